@@ -6,10 +6,14 @@ from pathlib import Path
 
 from .claims import against_library, geometric_mean
 from .report import Results
+from .report import means as report_means
 from .timing import Timing
 
 COLOURS = {"short": "#3b6fb6", "chain": "#d08a2e", "model": "#4f9d69"}
 MEANING = {"short": "short function", "chain": "chain of tiny operators", "model": "network"}
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+LONGEST = 12.0
+"""Where bars are cut off: the few that are longer would squeeze all others together."""
 SLOWER = 0.98
 """Below this the number beside the bar is printed in red: slower by more than what the eye reads as parity."""
 
@@ -51,14 +55,17 @@ def draw(results: Results, path: str | Path) -> None:
         1, len(columns), figsize=(7.2 * len(columns), 1.9 + 0.2 * tallest), sharex=True, squeeze=False
     )
     speedups = [t.speedup for t in against_library(results.timings)]
-    low, high = min(0.5, *speedups) / 1.4, max(2.0, *speedups) * 2.4
+    low, high = min(0.5, *speedups) / 1.4, min(LONGEST, max(2.0, *speedups)) * 2.2
     for panel, column in zip(panels[0], columns, strict=True):
         fill(panel, column, tallest)
+        # After the ticks, which would widen the axis to hold them all.
         panel.set_xlim(low, high)
-    mean = geometric_mean(speedups)
+    means = dict((label, f"{mean:.2f} over {count} rows") for label, count, mean in report_means(results.timings))
     figure.suptitle(
         f"How many times faster is {results.ours} than {results.theirs}?\n"
-        f"Geometric mean {mean:.2f} over {len(speedups)} rows; bars left of the line are slower",
+        f"Geometric mean {means['all']}"
+        + (f", {means['all but linearize']} without linearize" if "all but linearize" in means else "")
+        + "; bars left of the line are slower",
         fontsize=12,
     )
     handles = [Patch(color=colour, label=MEANING[group]) for group, colour in COLOURS.items()]
@@ -82,6 +89,7 @@ def fill(panel, column: list[Group], tallest: int) -> None:
             va="center",
             fontsize=9,
             fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
         y += 1
         for t in rows:
@@ -92,7 +100,8 @@ def fill(panel, column: list[Group], tallest: int) -> None:
         y += 1
     panel.axvline(1, color="black", linewidth=1)
     panel.set_xscale("log")
-    panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    panel.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    panel.set_xticks([], minor=True)
     panel.set_yticks(ticks, labels, fontsize=8)
     panel.set_ylim(tallest - 0.5, -1)
     panel.grid(axis="x", which="major", alpha=0.3)
@@ -106,12 +115,14 @@ def fill(panel, column: list[Group], tallest: int) -> None:
 def bar(panel, y: float, t: Timing) -> None:
     """One bar from the line of parity, its quartiles as a whisker, its value at the end."""
     spread = t.speedups[t.reference]
-    panel.barh(y, spread.median - 1, left=1, height=0.75, color=COLOURS[t.group])
-    panel.plot([spread.lower, spread.upper], [y, y], color="black", linewidth=0.8)
-    end = max(spread.upper, 1)
+    cut = spread.median > LONGEST
+    panel.barh(y, min(spread.median, LONGEST) - 1, left=1, height=0.75, color=COLOURS[t.group])
+    if not cut:
+        panel.plot([spread.lower, min(spread.upper, LONGEST)], [y, y], color="black", linewidth=0.8)
+    end = LONGEST if cut else max(min(spread.upper, LONGEST), 1)
     colour = "#b3261e" if spread.median < SLOWER else "black"
     panel.annotate(
-        f"{spread.median:.2f}",
+        f"» {spread.median:.0f}" if cut else f"{spread.median:.2f}",
         (end, y),
         xytext=(4, 0),
         textcoords="offset points",
