@@ -51,7 +51,7 @@ def draw(analysis: Analysis, path: Path) -> str:
     for axes in (top, bottom, *panels):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=INK)
-        axes.margins(x=0.02)
+        axes.margins(x=0.02 if len(analysis.value) > FEW_OUTPUTS else 0.06)
     try:
         figure.savefig(path, dpi=130)
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -22,28 +22,67 @@ def track(items: Iterable[T], label: str, total: int, weight: int = 1) -> Iterat
         total: units of work in all.
         weight: units in one item (the last may be smaller).
     """
-    if sys.stderr.isatty():
-        try:
-            from rich.console import Console
-            from rich.progress import track as rich_track
-        except ImportError:
-            pass
-        else:
-            steps = -(-total // weight)
-            yield from rich_track(items, label, total=steps, console=Console(stderr=True), transient=True)
-            return
-    yield from _plain(items, label, total, weight)
-
-
-def _plain(items: Iterable[T], label: str, total: int, weight: int) -> Iterator[T]:
     start = time.perf_counter()
-    said = start + QUIET_SECONDS - SECONDS_BETWEEN_LINES
+    display: _Display | None = None
     done = 0
-    for item in items:
-        yield item
-        done = min(done + weight, total)
-        now = time.perf_counter()
-        if now - said >= SECONDS_BETWEEN_LINES and done < total:
-            said = now
-            left = (now - start) * (total - done) / done
-            print(f"{label}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+    try:
+        for item in items:
+            yield item
+            done = min(done + weight, total)
+            seconds = time.perf_counter() - start
+            if display is None and seconds >= QUIET_SECONDS and done < total:
+                display = _display(label, total)
+            if display is not None:
+                display.update(done, seconds)
+    finally:
+        if display is not None:
+            display.close()
+
+
+class _Display(Protocol):
+    def update(self, done: int, seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """A line of plain text every few seconds, for logs and pipes."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self._label, self._total = label, total
+        self._next = 0.0
+
+    def update(self, done: int, seconds: float) -> None:
+        if seconds < self._next or done == self._total:
+            return
+        self._next = seconds + SECONDS_BETWEEN_LINES
+        left = seconds * (self._total - done) / done
+        print(f"{self._label}: {done} of {self._total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put away: the lines stay."""
+
+
+def _display(label: str, total: int) -> _Display:
+    if not sys.stderr.isatty():
+        return _Lines(label, total)
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return _Lines(label, total)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task(label, total=total)
+    progress.start()
+
+    class Bar:
+        """A bar that goes away when the work is done."""
+
+        def update(self, done: int, seconds: float) -> None:  # noqa: ARG002
+            progress.update(task, completed=done)
+
+        def close(self) -> None:
+            progress.stop()
+
+    return Bar()
