@@ -84,6 +84,10 @@ def random(x):
     return x * torch.rand(3, dtype=torch.float64)
 
 
+def writes(x):
+    return x.mul_(2.0)
+
+
 class Thing:
     pass
 
@@ -101,12 +105,12 @@ def example_inputs():
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "model", raising=False)
     Path("model.py").write_text(MODEL)
     np.savez("x.npz", x=np.array([0.5, -1.0, 2.0]))
     np.savez("x32.npz", x=np.array([0.5, -1.0, 2.0], dtype=np.float32))
     yield tmp_path
-    sys.modules.pop("model", None)
+    for name in ("model", "needy", "broken"):
+        sys.modules.pop(name, None)
 
 
 def report(capsys, *arguments):
@@ -213,6 +217,27 @@ def test_wrt_keeps_the_others_constant(folder, capsys):
     np.testing.assert_array_equal(np.load("jacobian.npz")["jacobian"], [[0.0, 1.0]])
 
 
+def test_a_function_that_writes_into_its_input(folder, capsys):
+    assert "agree" in report(capsys, "model.py:writes", "--at", "x.npz")
+    written = np.load("jacobian.npz")
+    np.testing.assert_array_equal(written["inputs"], [0.5, -1.0, 2.0])
+    np.testing.assert_array_equal(written["jacobian"], 2 * np.eye(3))
+
+
+def test_half_precision(folder, capsys):
+    torch.save(torch.tensor([0.5, 1.0], dtype=torch.bfloat16), "half.pt")
+    assert "agree" in report(capsys, "torch:sin", "--at", "half.pt")
+    np.testing.assert_allclose(np.diag(np.load("jacobian.npz")["jacobian"]), np.cos([0.5, 1.0]), rtol=1e-2)
+
+
+def test_a_file_with_the_name_of_a_module_does_not_replace_it(folder, capsys):
+    Path("colorsys.py").write_text("def f(x):\n    return 2 * x\n")
+    import colorsys
+
+    report(capsys, "colorsys.py:f", "--at", "x.npz")
+    assert sys.modules["colorsys"] is colorsys
+
+
 # Inputs from CSV
 
 
@@ -251,12 +276,15 @@ def test_csv(folder, capsys, text, target, names):
         ("broken.py:f", "loading broken.py failed: ZeroDivisionError: division by zero (broken.py:2)"),
         ("syntax.py:f", "loading syntax.py failed: SyntaxError"),
         ("leaves.py:f", "loading leaves.py failed: SystemExit: 3"),
+        ("needy:f", "importing needy failed: ModuleNotFoundError: No module named 'absent_dependency' (needy.py:1)"),
+        ("broken.part:f", "importing broken.part failed: ZeroDivisionError: division by zero"),
     ],
 )
 def test_bad_targets(folder, capsys, spec, words):
     Path("broken.py").write_text("x = 1\ny = x / 0\n")
     Path("syntax.py").write_text("def f(:\n")
     Path("leaves.py").write_text("raise SystemExit(3)\n")
+    Path("needy.py").write_text("import absent_dependency\n")
     assert words in error_line(capsys, spec)
 
 

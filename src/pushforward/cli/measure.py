@@ -23,7 +23,8 @@ Mode = Literal["auto", "forward", "reverse"]
 
 DIRECTIONS_AT_ONCE = 32
 COLUMNS_CHECKED = 200
-AGREEMENT = {torch.float64: 1e-5, torch.float32: 1e-2}
+LONG_SECONDS = 1.0
+AGREEMENT = {torch.float64: 1e-5, torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Comparison:
     Attributes:
         columns: the inputs compared.
         matrix: the differences [m, len(columns)].
-        dtype: type in which the function was evaluated.
+        dtype: the coarser type of the two.
         largest: largest difference of an entry, relative to the largest entry of its column.
         output: row of that entry.
         column: input of that entry.
@@ -130,7 +131,7 @@ def compare(function: VectorFunction, wide: VectorFunction, found: Tensor) -> Co
         referee, note = function, "the function does not take float64"
     places = [leaf.place for leaf in referee.leaves]
     matrix = _guarded(lambda: central_differences(referee, referee.point, places, columns), function)
-    dtype = torch.float64 if referee.point.dtype == torch.float64 and found.dtype == torch.float64 else torch.float32
+    dtype = min(referee.point.dtype, found.dtype, key=lambda dtype: -torch.finfo(dtype).eps)
     error = (found[:, columns].double() - matrix.double()).abs()
     largest = matrix.double().abs().amax(dim=0)
     # A column of zeros is compared with the largest entry of all.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,15 @@ def analyse(spec: str, at: Path | None, wanted: list[str], mode: measure.Mode = 
     target = load_target(spec)
     inputs = load_inputs(target, at)
     function = VectorFunction(target, inputs, wanted)
+    start = time.perf_counter()
     value = function.value()
+    first = time.perf_counter() - start
+    if first > measure.LONG_SECONDS:
+        print(f"one evaluation takes {report.duration(first)}; the report takes many", file=sys.stderr, flush=True)
     repeatable = bool(torch.equal(value, function.value()))
     labels = load_labels(target, value.numel())
     choice = measure.choose_mode(function.point.numel(), value.numel(), mode)
-    evaluation = measure.median_seconds(lambda: function(function.point))
+    evaluation = first if first > measure.LONG_SECONDS else measure.median_seconds(lambda: function(function.point))
     start = time.perf_counter()
     jacobian = measure.jacobian(function, choice.mode, value.numel())
     once = time.perf_counter() - start
@@ -89,15 +94,20 @@ def analyse(spec: str, at: Path | None, wanted: list[str], mode: measure.Mode = 
         labels=labels,
         input_names=function.input_names,
         output_names=function.output_names,
-        point=function.point,
-        value=value,
-        jacobian=jacobian,
+        point=_at_least_single(function.point),
+        value=_at_least_single(value),
+        jacobian=_at_least_single(jacobian),
         choice=choice,
         evaluation_seconds=evaluation,
         jacobian_seconds=seconds,
         comparison=comparison,
         repeatable=repeatable,
     )
+
+
+def _at_least_single(values: torch.Tensor) -> torch.Tensor:
+    """Numpy has no bfloat16, and half precision has no place in a file or a picture."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _require_folder(folder: Path) -> None:
@@ -117,7 +127,7 @@ def _write(analysis: report.Analysis, folder: Path) -> Path:
         "outputs": analysis.value.numpy(),
         "input_names": np.array(analysis.input_names),
         "output_names": np.array(analysis.output_names),
-        "differences": analysis.comparison.matrix.numpy(),
+        "differences": _at_least_single(analysis.comparison.matrix).numpy(),
         "differences_columns": np.array(analysis.comparison.columns),
         "mode": np.array(analysis.choice.mode),
     }

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,13 +68,15 @@ def load_target(spec: str) -> Target:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file called random.py must not take the place of the module random.
+    name = f"_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is not a Python file: write {FORMS}")
     module = importlib.util.module_from_spec(spec)
     # A script finds the files beside it, and so does a target; dataclasses and pickle look the module up by name.
     _prefer(str(path.resolve().parent))
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     loader = spec.loader
     guarded(lambda: loader.exec_module(module), f"loading {path}", path)
     return module
@@ -81,15 +84,23 @@ def _load_file(path: Path) -> ModuleType:
 
 def _load_module(name: str) -> ModuleType:
     _prefer(os.getcwd())
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
+    found = guarded(lambda: _find(name), f"importing {name}", None)
     if found is None:
         hint = f" (for the file {name}.py write {name}.py:function)" if Path(f"{name}.py").is_file() else ""
         raise UserError(f"there is no module '{name}'{hint}")
     source = Path(found.origin) if found.origin else None
     return guarded(lambda: importlib.import_module(name), f"importing {name}", source)
+
+
+def _find(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ModuleNotFoundError, ValueError) as error:
+        # Finding a.b imports a: that a is missing is the answer, that a needs something missing is its own failure.
+        missing = getattr(error, "name", None) or name
+        if name == missing or name.startswith(f"{missing}."):
+            return None
+        raise
 
 
 def _prefer(folder: str) -> None:

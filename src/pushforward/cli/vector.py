@@ -109,6 +109,8 @@ class VectorFunction:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Evaluate at the vector `x` [n]; gives [m]."""
+        # The target may write into its arguments; the point must outlive that.
+        x = x.clone()
         values = list(self._constants)
         for position, leaf in zip(self._positions, self.leaves, strict=True):
             values[position] = x[leaf.place].reshape(leaf.shape).to(leaf.dtype)
