@@ -1,0 +1,1 @@
+"""Batching: `vmap`, its level, and the rules by kind."""

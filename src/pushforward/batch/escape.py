@@ -1,0 +1,32 @@
+"""Mapped values that outlive their `vmap`: the stack of their lanes stands for them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ..core.errors import EscapedValue
+from ..core.tree import tree_map
+
+
+def call_on_payloads(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator on the payloads of values whose `vmap` has ended, with a warning."""
+    from .level import Batched
+
+    warnings.warn(
+        f"`{func.name()}` was called on a mapped value after its vmap had ended: the stack of its lanes stands for it. "
+        "Return the value from the mapped function instead.",
+        EscapedValue,
+        stacklevel=2,
+    )
+
+    def payload(value: Any) -> Any:
+        while isinstance(value, Batched) and not value._level.alive:
+            value = value._payload
+        return value
+
+    args, kwargs = tree_map(payload, (args, kwargs))
+    with torch.utils._python_dispatch._disable_current_modes():
+        return func(*args, **kwargs)

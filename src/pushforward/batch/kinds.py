@@ -1,0 +1,276 @@
+"""How each kind of operator is batched.
+
+A rule is called as `rule(op, level, args, mapped, kwargs)`. `args` holds payloads; `mapped[k]` says whether the k-th has the mapped
+dimension in front (for a list argument: a tuple of such flags). It returns payloads, all with the mapped dimension in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..core.level import resumed
+from ..ops import kinds
+from ..ops.table import Entry
+from .fallback import lane_loop, run_lanes
+
+Tensor = torch.Tensor
+Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
+
+
+def batching_rule(e: Entry) -> Rule:
+    """The rule of an operator: hand-written, by kind, or the loop over lanes."""
+    hand = e.rule("batch")
+    if hand is not None:
+        return hand
+    if e.row is not None:
+        for kind, make in BY_KIND.items():
+            if isinstance(e.row.kind, kind):
+                return make(e.row.kind)
+    return run_lanes if e.dynamic else lane_loop
+
+
+def no_mapped_keywords(rule: Rule) -> Rule:
+    """`rule`, or the loop over lanes where a keyword argument is mapped."""
+
+    def guarded(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        if getattr(mapped, "keywords", None):
+            return lane_loop(op, level, args, mapped, kwargs)
+        return rule(op, level, args, mapped, kwargs)
+
+    return guarded
+
+
+# -- element-wise -------------------------------------------------------------------------------------------------
+
+
+def elementwise(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """Line up the logical dimensions behind the mapped one, and keep the promotion of 0-dim values."""
+    rank, ranks, dtype, mixed = 0, [], None, False
+    for a, m in zip(args, mapped, strict=True):
+        if isinstance(a, Tensor):
+            r = a.dim() - 1 if m else a.dim()
+            ranks.append(r)
+            rank = max(rank, r)
+            if dtype is None:
+                dtype = a.dtype
+            elif a.dtype is not dtype:
+                mixed = True
+        else:
+            ranks.append(-1)
+    out = list(args)
+    for k, (m, r) in enumerate(zip(mapped, ranks, strict=True)):
+        if m and r < rank:
+            if mixed and r == 0:
+                out[k] = promoted(out[k], args, ranks)
+            out[k] = out[k].reshape(level.size, *[1] * (rank - r), *out[k].shape[1:])
+        elif mixed and rank == 0 and r == 0 and not m:
+            out[k] = out[k].reshape(1)
+    return op(*out, **kwargs)
+
+
+def promoted(scalars: Tensor, args: list[Any], ranks: list[int]) -> Tensor:
+    """0-dim lane values in the dtype to which they would be promoted as 0-dim tensors."""
+    dtype = None
+    for a, r in zip(args, ranks, strict=True):
+        if r > 0 and a.dtype is not torch.bool:
+            dtype = a.dtype if dtype is None else torch.promote_types(dtype, a.dtype)
+    if dtype is None:
+        return scalars
+    wide = torch.result_type(torch.empty(1, dtype=dtype), torch.empty((), dtype=scalars.dtype))
+    return scalars.to(wide)
+
+
+# -- along dimensions ---------------------------------------------------------------------------------------------
+
+
+def shifted(dim: int, rank: int) -> int:
+    """A logical dimension as one of the payload."""
+    if not -max(rank, 1) <= dim < max(rank, 1):
+        msg = f"Dimension out of range (expected to be in range of [{-max(rank, 1)}, {max(rank, 1) - 1}], but got {dim})"
+        raise IndexError(msg)
+    return (dim % max(rank, 1)) + 1
+
+
+FULL = {
+    "sum.default": ("sum", "dim_IntList"),
+    "mean.default": ("mean", "dim"),
+    "prod.default": ("prod", "dim_int"),
+    "max.default": ("amax", "default"),
+    "min.default": ("amin", "default"),
+    "all.default": ("all", "dim"),
+    "any.default": ("any", "dim"),
+    "median.default": ("median", "dim"),
+    "nanmedian.default": ("nanmedian", "dim"),
+    "count_nonzero.default": ("count_nonzero", "dim_IntList"),
+}
+
+
+def reduction(kind: kinds.Reduction) -> Rule:
+    """Reductions: logical dimensions shift by one, `dim=None` becomes all of them."""
+
+    def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        if any(mapped[1:]) or getattr(mapped, "keywords", None):
+            return lane_loop(op, level, args, mapped, kwargs)
+        x, rank = args[0], args[0].dim() - 1
+        short = op.name().split("::")[1]
+        full = FULL.get(short if "." in short else short + ".default")
+        if full is not None:
+            other = getattr(getattr(torch.ops.aten, full[0]), full[1])
+            out = other(x.flatten(1) if rank > 0 else x.unsqueeze(1), 1, **kwargs)
+            return out[0] if isinstance(out, tuple) else out
+        schema = op._schema.arguments
+        args, kwargs = list(args), dict(kwargs)
+        position = next((k for k, a in enumerate(schema) if a.name == "dim"), kind.dim)
+        keep = next((k for k, a in enumerate(schema) if a.name == "keepdim"), None)
+        while len(args) <= position and len(args) < len(schema) and not schema[len(args)].kwarg_only:
+            args.append(schema[len(args)].default_value)
+        named = schema[position].kwarg_only
+        dim = kwargs.get("dim") if named else args[position]
+        many = "int[]" in str(schema[position].type) or "List[int]" in str(schema[position].type)
+        keepdim = bool(kwargs.get("keepdim", args[keep] if keep is not None and keep < len(args) else False))
+        squeeze = None
+        if dim is None or (many and len(dim) == 0):
+            if many:
+                dim = list(range(1, rank + 1)) or [1]
+                x = x.reshape(level.size, 1) if rank == 0 else x
+            else:
+                x = x.flatten(1) if rank > 0 else x.unsqueeze(1)
+                if keepdim:
+                    squeeze = (level.size, *[1] * rank)
+                dim = 1
+        else:
+            x = x.reshape(level.size, 1) if rank == 0 else x
+            dim = [shifted(d, rank) for d in dim] if isinstance(dim, (list, tuple)) else shifted(dim, rank)
+        if rank == 0 and keep is not None:
+            squeeze = (level.size,)
+        args[0] = x
+        if named:
+            kwargs["dim"] = dim
+        else:
+            args[position] = dim
+        out = op(*args, **kwargs)
+        if squeeze is not None:
+            return tuple(o.reshape(squeeze) for o in out) if isinstance(out, (list, tuple)) else out.reshape(squeeze)
+        return out
+
+    return rule
+
+
+def along_dim(kind: kinds.AlongDim) -> Rule:
+    """Along one dimension (or several) with the shape kept; every tensor argument has the same rank."""
+
+    def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        if getattr(mapped, "keywords", None):
+            return lane_loop(op, level, args, mapped, kwargs)
+        schema = op._schema.arguments
+        args, kwargs = list(args), dict(kwargs)
+        first = next(k for k, a in enumerate(args) if isinstance(a, Tensor))
+        rank = args[first].dim() - (1 if mapped[first] else 0)
+        for k, a in enumerate(args):
+            if isinstance(a, Tensor):
+                full = a if mapped[k] else a.unsqueeze(0).expand(level.size, *a.shape)
+                args[k] = full.unsqueeze(-1) if rank == 0 else full
+        position = next((k for k, a in enumerate(schema) if a.name in ("dim", "dims")), kind.dim)
+        while len(args) <= position and not schema[len(args)].kwarg_only:
+            args.append(schema[len(args)].default_value)
+        if schema[position].kwarg_only:
+            kwargs["dim"] = _shift_any(kwargs.get("dim", schema[position].default_value), rank)
+        else:
+            args[position] = _shift_any(args[position], rank)
+        out = op(*args, **kwargs)
+        if rank == 0:
+            return tuple(o.squeeze(-1) for o in out) if isinstance(out, (list, tuple)) else out.squeeze(-1)
+        return out
+
+    return rule
+
+
+def _shift_any(dim: Any, rank: int) -> Any:
+    return [shifted(d, rank) for d in dim] if isinstance(dim, (list, tuple)) else shifted(dim, rank)
+
+
+def movement(kind: kinds.Movement) -> Rule:
+    """Only the first argument is a tensor: the arguments that count dimensions shift by one."""
+
+    def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        if any(mapped[1:]):
+            return lane_loop(op, level, args, mapped, kwargs)
+        args, schema = list(args), op._schema.arguments
+        rank = args[0].dim() - 1
+        flat = rank == 0 and bool(kind.dims)
+        if flat:
+            args[0] = args[0].unsqueeze(-1)
+        for k in kind.dims:
+            while len(args) <= k:
+                args.append(schema[len(args)].default_value)
+            args[k] = _shift_any(args[k], rank)
+        out = op(*args, **kwargs)
+        return out.squeeze(-1) if flat and isinstance(out, Tensor) and out.dim() == 2 else out
+
+    return rule
+
+
+def factory(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """`zeros_like(x)` of a mapped x is mapped like it; `x.new_zeros(sizes)` gets the batch size in front."""
+    del mapped
+    names = [a.name for a in op._schema.arguments]
+    if "size" in names:
+        k = names.index("size")
+        args = list(args)
+        args[k] = [level.size, *args[k]]
+        if "stride" in names and names.index("stride") < len(args):
+            j = names.index("stride")
+            extent = 1 + sum((n - 1) * s for n, s in zip(args[k][1:], args[j], strict=True))
+            args[j] = [max(extent, 1), *args[j]]
+    return op(*args, **kwargs)
+
+
+def decomposed(kind: kinds.Decomposed) -> Rule:
+    """Run the decomposition on traced values of the level itself."""
+
+    def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        return through_level(kind.function or op.decompose, level, args, mapped, kwargs)
+
+    return rule
+
+
+def through_level(function: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """Call `function` on values of the level and unwrap what it returns."""
+    from .level import Batched, wrap
+
+    def lift(a: Any, m: Any) -> Any:
+        if m is True:
+            return wrap(level, a, True)
+        if isinstance(a, (list, tuple)) and m:
+            return [lift(x, f) for x, f in zip(a, m, strict=True)]
+        return a
+
+    def lower(o: Any) -> Any:
+        if isinstance(o, (list, tuple)):
+            return type(o)(lower(x) for x in o) if type(o) in (list, tuple) else tuple(lower(x) for x in o)
+        if isinstance(o, Batched) and o._level is level:
+            return o._payload if o._mapped else o._payload.unsqueeze(0).expand(level.size, *o._payload.shape)
+        if isinstance(o, Tensor):
+            return o.unsqueeze(0).expand(level.size, *o.shape)
+        return o
+
+    keywords = getattr(mapped, "keywords", ())
+    lifted = [lift(a, m) for a, m in zip(args, mapped, strict=True)]
+    kwargs = {k: lift(v, True) if k in keywords else v for k, v in kwargs.items()}
+    with resumed(level):
+        return lower(function(*lifted, **kwargs))
+
+
+BY_KIND: dict[type, Callable[[Any], Rule]] = {
+    kinds.Elementwise: lambda _: no_mapped_keywords(elementwise),
+    kinds.ElementwiseLinear: lambda _: no_mapped_keywords(elementwise),
+    kinds.ElementwiseBilinear: lambda _: no_mapped_keywords(elementwise),
+    kinds.Movement: movement,
+    kinds.Reduction: reduction,
+    kinds.AlongDim: along_dim,
+    kinds.Factory: lambda _: factory,
+    kinds.Decomposed: decomposed,
+}

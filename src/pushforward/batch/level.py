@@ -1,0 +1,328 @@
+"""The batching interpreter: a level whose values carry a payload with the mapped dimension in front.
+
+A value is *mapped* (payload `[B, *sizes]`) or *uniform* (payload `[*sizes]`, the same for every lane). Whatever is made inside the
+function is at least uniform, so that a mapped value can later be written into it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..core.cell import STOP, Cell, steps
+from ..core.errors import CapturedWriteError
+from ..core.fresh import stopped
+from ..core.level import Level, autograd_on, is_grad_enabled
+from ..core.source import source_line
+from ..core.torch_private import NoFunction
+from ..core.traced import Traced, copy_lazy_bits, wrap_like
+from ..ops.table import Entry, entry
+from .lanes import Lanes, inspect_value
+from .writes import write
+
+Tensor = torch.Tensor
+_SEQUENCES = (list, tuple)
+
+
+class Batched(Traced):
+    """A value of a `vmap`: `_payload`, and `_mapped`: whether its first dimension is the mapped one."""
+
+    _payload: Tensor
+    _mapped: bool
+
+    def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        from .escape import call_on_payloads
+
+        return call_on_payloads(func, args, kwargs)
+
+    def _stopped(self) -> Batched:
+        return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._payload), self._mapped)
+
+    def _describe(self) -> str:
+        level = self._level
+        if not self._mapped:
+            return f"<uniform over {level.size} lanes: {self._payload!r}>"
+        shape, dtype = list(self.shape), str(self.dtype).removeprefix("torch.")
+        return f"<{level.size} lanes of {dtype}{shape}, stacked at dim 0: {self._payload!r}>"
+
+
+def wrap(level: BatchLevel, payload: Tensor, mapped: bool) -> Batched:
+    """A traced value of `level` over `payload`."""
+    if mapped:
+        made = wrap_like(Batched, payload, payload.shape[1:], payload.stride()[1:])
+    else:
+        made = wrap_like(Batched, payload, payload.shape, payload.stride())
+    made._payload = payload
+    made._mapped = mapped
+    made._level = level
+    made._cell = None
+    made._path = None
+    return made
+
+
+def wrap_input(level: BatchLevel, payload: Tensor) -> Batched:
+    """As `wrap`, for a mapped value of any layout or with lazy bits."""
+    if payload.layout is not torch.strided:
+        payload = payload.to_dense()
+    made = wrap(level, payload, True)
+    copy_lazy_bits(made, payload)
+    return made
+
+
+class BatchLevel(Level, Lanes):
+    """A running `vmap` over `size` lanes."""
+
+    name = "vmap"
+
+    def __init__(self, size: int, randomness: str = "error") -> None:
+        Level.__init__(self)
+        Lanes.__init__(self, size)
+        self.randomness = randomness
+
+    @property
+    def where(self) -> str:
+        """Where the transform was called."""
+        return source_line()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with NoFunction():
+            return self.handle(entry(func), func, args, kwargs or {})
+
+    def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator for all lanes."""
+        values: list[Any] = []
+        flags: list[Any] = []
+        mine = mapped = grad = False
+        for a in args:
+            if type(a) is Batched and a._level is self:
+                mine = True
+                m = a._mapped
+                a = a._payload
+                mapped = mapped or m
+                grad = grad or a.requires_grad
+                values.append(a)
+                flags.append(m)
+            elif isinstance(a, Tensor):
+                grad = grad or a.requires_grad
+                values.append(a)
+                flags.append(False)
+            elif type(a) in _SEQUENCES and a and not isinstance(a[0], (int, float)):
+                v, f, own, rg = self.unwrap_list(a)
+                mine = mine or own
+                mapped = mapped or any(f)
+                grad = grad or rg
+                values.append(v)
+                flags.append(f)
+            else:
+                values.append(a)
+                flags.append(False)
+        plain = kwargs
+        if kwargs:
+            plain, kw_flags, own, rg = self.unwrap_kwargs(kwargs)
+            mine, grad = mine or own, grad or rg
+            if kw_flags:
+                mapped = True
+                flags = KeywordFlags(flags, kw_flags)
+        if grad and is_grad_enabled():
+            self.saw_grad = True
+        if grad and is_grad_enabled() and self.records(e, args, kwargs, mine):
+            with autograd_on():
+                return self.compute(e, func, args, kwargs, values, flags, plain, mine, mapped)
+        return self.compute(e, func, args, kwargs, values, flags, plain, mine, mapped)
+
+    def records(self, e: Entry, args: Any, kwargs: Any, mine: bool) -> bool:
+        """Whether payload operators must be recorded: not those whose result goes back as it is, for the caller records it."""
+        if e.is_view:
+            return mine
+        if e.writes or e.out_names:
+            target = args[e.writes[0]] if e.writes else kwargs.get(e.out_names[0])
+            return type(target) is Batched and target._level is self
+        return True
+
+    def unwrap_list(self, items: Any) -> tuple[Any, tuple[bool, ...], bool, bool]:
+        """Payloads of a list argument, which of them are mapped, whether any is ours, whether any requires grad."""
+        values, flags, mine, grad = [], [], False, False
+        for a in items:
+            if type(a) is Batched and a._level is self:
+                mine = True
+                flags.append(a._mapped)
+                a = a._payload
+            else:
+                flags.append(False)
+            if isinstance(a, Tensor):
+                grad = grad or a.requires_grad
+            values.append(a)
+        return values, tuple(flags), mine, grad
+
+    def unwrap_kwargs(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str], bool, bool]:
+        """As `unwrap_list` for keyword arguments; the names of the mapped ones come second."""
+        out, mapped, mine, grad = {}, [], False, False
+        for k, a in kwargs.items():
+            if type(a) is Batched and a._level is self:
+                mine = True
+                if a._mapped:
+                    mapped.append(k)
+                a = a._payload
+            if isinstance(a, Tensor):
+                grad = grad or a.requires_grad
+            out[k] = a
+        return out, frozenset(mapped), mine, grad
+
+    def compute(
+        self,
+        e: Entry,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        values: list[Any],
+        flags: Any,
+        plain: dict[str, Any],
+        mine: bool,
+        mapped: bool,
+    ) -> Any:
+        """Choose what the operator is here: a write, a draw, a uniform call or a mapped one; wrap what comes out.
+
+        `args` and `kwargs` are the user's, `values` and `plain` their payloads.
+        """
+        if e.writes or e.out_names:
+            return write(self, e, func, args, kwargs, values, flags, plain, mapped)
+        kwargs = plain
+        if e.strided and mine:
+            relative_offset(func, args, values)
+        if e.random and self.lanes_differ(e):
+            from .random import draw
+
+            out, mapped = draw(self, e, func, values, flags, kwargs, mapped)
+        elif mapped:
+            out = self.rule_for(e)(func, self, values, flags, kwargs)
+            mapped = not e.cache.get("uniform_result", False)
+        else:
+            out = func(*values, **kwargs)
+            if e.is_view and not mine:
+                return out  # a view of a captured tensor: writes through it must be seen as such
+        if type(out) is Tensor or isinstance(out, Tensor):
+            if e.is_view and mine:
+                return self.wrap_view(args[0], (func, args[1:], kwargs, None), out, mapped)
+            return wrap(self, out, mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
+        return self.wrap_many(e, func, args, kwargs, out, mapped, mine)
+
+    def rule_for(self, e: Entry) -> Any:
+        """The batching rule of an operator: hand-written, by kind, or the loop over lanes."""
+        rule = e.cache.get("batch")
+        if rule is None:
+            from .kinds import batching_rule
+
+            rule = e.cache["batch"] = batching_rule(e)
+        return rule
+
+    def lanes_differ(self, e: Entry) -> bool:
+        """Whether a random operator needs the level's `randomness` at all."""
+        return e.row is None or not e.row.rules.get("deterministic")
+
+    def wrap_odd(self, out: Tensor, mapped: bool) -> Any:
+        return wrap_input(self, out) if mapped else out
+
+    def wrap_view(self, base: Batched, step: Any, payload: Tensor, mapped: bool) -> Any:
+        """A view of `base`: it shares the cell, and knows its way from the root."""
+        cell = base._cell
+        if cell is None:
+            cell = base._cell = Cell(base, (base._payload, base._mapped))
+        offset = payload.storage_offset() - cell.root[0].storage_offset() if payload.layout is torch.strided else 0
+        if mapped:
+            made = wrap_like(Batched, payload, payload.shape[1:], payload.stride()[1:], offset)
+        else:
+            made = wrap_like(Batched, payload, payload.shape, payload.stride(), offset)
+        copy_lazy_bits(made, payload)
+        made._payload = payload
+        made._mapped = mapped
+        made._level = self
+        made._cell = cell
+        made._path = (base._path, step)
+        cell.add(made)
+        return made
+
+    def wrap_many(self, e: Entry, func: Any, args: Any, kwargs: Any, out: Any, mapped: bool, mine: bool) -> Any:
+        """Wrap a tuple or list of results; anything that is no tensor passes as it is."""
+        if type(out) in _SEQUENCES:
+            made = []
+            for k, o in enumerate(out):
+                if not isinstance(o, Tensor):
+                    made.append(o)
+                elif e.is_view and mine:
+                    made.append(self.wrap_view(args[0], (func, args[1:], kwargs, k), o, mapped))
+                else:
+                    made.append(wrap(self, o, mapped))
+            return made if type(out) is list else tuple(made)
+        return out
+
+    # -- writes ---------------------------------------------------------------------------------------------------
+
+    def promote(self, target: Batched) -> None:
+        """Give a uniform buffer one copy for each lane; its views follow."""
+        cell = target._cell
+        if cell is None:
+            target._payload = self.spread(target._payload)
+            target._mapped = True
+            return
+        root, _ = cell.root
+        cell.root = (self.spread(root), True)
+        self.refresh(cell)
+
+    def spread(self, payload: Tensor) -> Tensor:
+        """`size` copies of a buffer, each with the strides of the original."""
+        extent = 1 + sum((n - 1) * s for n, s in zip(payload.shape, payload.stride(), strict=True) if n > 0)
+        out = payload.new_empty(0)
+        dense = payload.numel() == extent or payload.numel() == 0
+        if dense and type(payload) is Tensor:
+            out = torch.empty_strided(
+                (self.size, *payload.shape), (max(extent, 1), *payload.stride()), dtype=payload.dtype, device=payload.device
+            )
+            return out.copy_(payload)
+        return payload.unsqueeze(0).expand(self.size, *payload.shape).clone(memory_format=torch.contiguous_format)
+
+    def refresh(self, cell: Cell) -> None:
+        """Make every living view again from the cell's root."""
+        for value in cell.living():
+            value._payload, value._mapped = self.replay(cell, value._path)
+
+    def replay(self, cell: Cell, path: Any) -> tuple[Tensor, bool]:
+        """The payload that a path of view operators leads to."""
+        payload, mapped = cell.root
+        for func, rest, kwargs, index in steps(path):
+            if func is STOP:
+                payload = stopped(payload)
+            elif mapped:
+                rule = self.rule_for(entry(func))
+                payload = rule(func, self, [payload, *rest], [True] + [False] * len(rest), kwargs)
+            else:
+                payload = func(payload, *rest, **kwargs)
+            if index is not None:
+                payload = payload[index]
+        return payload, mapped
+
+    def captured(self, name: str, what: str) -> CapturedWriteError:
+        """The error for a write into a tensor from outside."""
+        return CapturedWriteError(
+            f"vmap: `{name}` at {source_line()} writes a value that differs between lanes into {what}, which was made outside "
+            f"of the mapped function. Make the tensor inside the function, or pass it as an argument with an in_dim of its own."
+        )
+
+    def inspect(self, value: Batched) -> Any:
+        """The Python value of a tensor, when Python needs one for all lanes."""
+        return inspect_value(self, value)
+
+
+def relative_offset(func: Any, args: Any, values: list[Any]) -> None:
+    """as_strided counts an offset in the storage of the root: make it relative to the value itself."""
+    for k, arg in enumerate(func._schema.arguments):
+        if arg.name == "storage_offset" and k < len(values) and values[k] is not None:
+            values[k] = values[k] - args[0].storage_offset()
+
+
+class KeywordFlags(list):
+    """Flags of the positional arguments, and in `keywords` the names of the mapped keyword arguments."""
+
+    def __init__(self, flags: list[Any], keywords: frozenset[str]) -> None:
+        super().__init__(flags)
+        self.keywords = keywords

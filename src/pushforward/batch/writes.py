@@ -1,0 +1,148 @@
+"""Writes under `vmap`: in-place and `out=` operators, from their functional operator by schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..core.level import autograd_on, is_grad_enabled
+from ..core.torch_private import NoDispatch
+from ..ops.table import Entry, entry
+
+Tensor = torch.Tensor
+
+
+def write(
+    level: Any, e: Entry, func: Any, args: Any, kwargs: Any, values: Any, flags: Any, plain: dict[str, Any], mapped: bool
+) -> Any:
+    """Run a writing operator and return what torch returns: the written tensors themselves."""
+    from .level import Batched
+
+    targets = [args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs]
+    ours = [isinstance(t, Batched) and t._level is level for t in targets]
+    if e.writes_metadata:
+        return change_metadata(level, e, func, args, kwargs)
+    if e.random and level.lanes_differ(e):
+        return random_write(level, e, func, args, plain, values, flags, mapped, targets, ours)
+    mapped = mapped or any(o and t._mapped for o, t in zip(ours, targets, strict=True))
+    if not mapped:
+        grad = is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in values)
+        if grad:
+            for target, own in zip(targets, ours, strict=True):
+                if own and not target._payload.requires_grad:
+                    track(level, target)
+            values = [a._payload if isinstance(a, Batched) and a._level is level else v for a, v in zip(args, values, strict=True)]
+            plain = {k: a._payload if isinstance(a, Batched) and a._level is level else a for k, a in kwargs.items()}
+        func(*values, **plain)
+        return returned(func, targets)
+    for target, own in zip(targets, ours, strict=True):
+        if isinstance(target, Tensor) and not own:
+            raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
+    out, out_mapped = functional_result(level, e, func, values, flags, plain)
+    for target, result in zip(targets, out if isinstance(out, (list, tuple)) else [out], strict=False):
+        store(level, target, result, out_mapped)
+    return returned(func, targets)
+
+
+def functional_result(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any) -> tuple[Any, bool]:
+    """What is to be written, in the order of the written arguments."""
+    if e.functional is None:
+        from .fallback import lane_loop
+
+        return lane_loop(_on_copies(func, e), level, values, flags, kwargs), True
+    fe = entry(e.functional)
+    kwargs = {k: v for k, v in kwargs.items() if k not in e.out_names}
+    if not any(f is True or (f is not False and any(f)) for f in flags) and not getattr(flags, "keywords", None):
+        return e.functional(*values, **kwargs), False
+    out = level.rule_for(fe)(e.functional, level, values, flags, kwargs)
+    if len(e.writes) and isinstance(out, (list, tuple)) and len(out) > len(e.writes):
+        out = out[-len(e.writes) :]  # torch's functional forms return the written arguments last
+    return out, True
+
+
+class _on_copies:  # noqa: N801
+    """A writing operator without a functional form, run on copies of what it writes."""
+
+    def __init__(self, func: Any, e: Entry) -> None:
+        self.func, self.e = func, e
+
+    def name(self) -> str:
+        return self.func.name()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        copies = list(args)
+        for k in self.e.writes:
+            copies[k] = [x.clone() for x in args[k]] if isinstance(args[k], (list, tuple)) else args[k].clone()
+        self.func(*copies, **kwargs)
+        written = [copies[k] for k in self.e.writes]
+        return written[0] if len(written) == 1 else written
+
+
+def store(level: Any, target: Any, result: Tensor, mapped: bool) -> None:
+    """Copy `result` into a value of the level, which is promoted where need be."""
+    if not isinstance(target, Tensor):
+        return
+    if mapped and not target._mapped:
+        level.promote(target)
+    elif is_grad_enabled() and result.requires_grad and not target._payload.requires_grad:
+        track(level, target)
+    payload = target._payload
+    if target._mapped and result.dim() == payload.dim() - 1 and not mapped:
+        result = result.unsqueeze(0)
+    if is_grad_enabled() and (result.requires_grad or payload.requires_grad):
+        with autograd_on():
+            target._payload.copy_(result)
+        return
+    payload.copy_(result)
+
+
+def track(level: Any, target: Any) -> None:
+    """Make autograd see the views of a buffer before the first value that requires grad is written into it."""
+    cell = target._cell
+    if cell is None:
+        return
+    with autograd_on():
+        root, mapped = cell.root
+        cell.root = (root.detach(), mapped)
+        level.refresh(cell)
+
+
+def returned(func: Any, targets: list[Any]) -> Any:
+    """What the operator returns: the targets, as many as its schema says."""
+    n = len(func._schema.returns)
+    return None if n == 0 else targets[0] if n == 1 else tuple(targets[:n])
+
+
+def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> Any:
+    """`x.transpose_()` and the like: the wrapper's own sizes change with the payload's."""
+    from .level import Batched
+
+    target = args[0]
+    if not (isinstance(target, Batched) and target._level is level):
+        return func(*args, **kwargs)
+    view = e.functional
+    made = level.handle(entry(view), view, args, kwargs)
+    target._payload, target._mapped = made._payload, made._mapped
+    target._cell, target._path = made._cell, made._path
+    made._cell.add(target)
+    with NoDispatch():
+        func(*args, **kwargs)
+    return target
+
+
+def random_write(
+    level: Any, e: Entry, func: Any, args: Any, kwargs: Any, values: Any, flags: Any, mapped: bool, targets: Any, ours: Any
+) -> Any:
+    """In-place draws: what is drawn is copied into the target."""
+    from .random import draw_into
+
+    for target, own in zip(targets, ours, strict=True):
+        if isinstance(target, Tensor) and not own and (mapped or level.randomness == "different"):
+            raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
+    if not any(ours) and level.randomness == "same":
+        func(*values, **kwargs)
+        return returned(func, targets)
+    result, result_mapped = draw_into(level, e, func, values, flags, kwargs)
+    store(level, targets[0], result, result_mapped)
+    return returned(func, targets)

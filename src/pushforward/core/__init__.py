@@ -1,0 +1,1 @@
+"""What every interpreter shares: levels, traced values, cells, pytrees and errors."""

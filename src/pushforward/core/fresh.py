@@ -1,0 +1,55 @@
+"""Values to differentiate by, and the user's own `.detach()`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .torch_private import NoFunction
+from .traced import SPECIAL, Traced
+
+Tensor = torch.Tensor
+
+
+def fresh(x: Tensor) -> Tensor:
+    """`x` as a new variable: connected to what `x` depends on, and distinct from it.
+
+    `detach` of a traced value called here reaches dispatch, where it is an alias that keeps tangents and the payload's graph.
+    """
+    with NoFunction():
+        return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+
+
+def stopped(x: Tensor) -> Tensor:
+    """What the user means by `x.detach()`: no derivative of any level passes."""
+    return x._stopped() if isinstance(x, Traced) else x.detach()
+
+
+def _detach(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    del func, kwargs
+    return stopped(args[0])
+
+
+def _tolist(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    del func, kwargs
+    return args[0]._level.inspect(args[0])
+
+
+def _numpy(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    import numpy
+
+    del func
+    x = args[0]
+    dtype = (kwargs or {}).get("dtype") if len(args) < 2 else args[1]
+    kind = torch.empty(0, dtype=x.dtype).numpy().dtype if x.dtype is not torch.bfloat16 else numpy.float32
+    made = numpy.array(x._level.inspect(x), dtype=kind).reshape(tuple(x.shape))
+    return made if dtype is None else made.astype(dtype)
+
+
+SPECIAL[Tensor.detach] = _detach
+SPECIAL[torch.detach] = _detach
+SPECIAL[Tensor.data.__get__] = _detach  # type: ignore[attr-defined]
+SPECIAL[Tensor.tolist] = _tolist
+SPECIAL[Tensor.numpy] = _numpy
+SPECIAL[Tensor.__array__] = _numpy

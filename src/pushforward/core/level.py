@@ -1,0 +1,104 @@
+"""Levels: one running `vmap` or `jvp` each, and the thread's stack of them.
+
+A level is a dispatch mode, so the stack of modes is the stack of interpreters: while a level handles an operator
+its mode is off, and what it calls goes to the next level down.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from .torch_private import (
+    ForceKeys,
+    TorchDispatchMode,
+    excluded_keys,
+    graph_task_id,
+    included_keys,
+    mode_count,
+    pop_mode,
+    push_mode,
+)
+
+is_grad_enabled = torch.is_grad_enabled
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.levels: list[Level] = []
+        self.excluded: Any = None  # autograd's view of the world when the outermost transform began
+        self.order = 0  # how many differentiations are running, of either mode
+
+
+THREAD = _Thread()
+
+
+class Level(TorchDispatchMode):
+    """A running transform that has traced values of its own.
+
+    `alone` is True while no other dispatch mode is below: payload operators then need no dispatch at all.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that hides us from the compiler costs a microsecond an operator
+
+    def __init__(self) -> None:  # the base class's own bookkeeping is for `with` blocks, which a level does not use
+        self.alive = False
+        self.alone = False
+        self.suspended = False
+        self.grad_enabled = True
+        self.saw_grad = False  # a payload required grad: derivatives taken inside must stay differentiable
+
+    def start(self) -> None:
+        """Put the level on top of the stack."""
+        levels = THREAD.levels
+        if not levels:
+            THREAD.excluded = excluded_keys()
+        self.alone = mode_count() == 0
+        self.alive = True
+        self.grad_enabled = is_grad_enabled()
+        levels.append(self)
+        push_mode(self)
+
+    def stop(self) -> None:
+        """Take the level off; its values can be read, not computed with."""
+        pop_mode(None)
+        THREAD.levels.pop()
+        self.alive = False
+
+    def on_top(self) -> bool:
+        """Whether an operator called now reaches this level first, and nothing below it."""
+        return self.alone and mode_count() == 1
+
+
+class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)
+    """A level of which the handler is running, or that has ended, put back on top for code that needs it."""
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+
+    def __enter__(self) -> None:
+        self.was_alive = self.level.alive
+        self.level.alive = True
+        THREAD.levels.append(self.level)
+        push_mode(self.level)
+
+    def __exit__(self, *_: object) -> None:
+        pop_mode(None)
+        THREAD.levels.pop()
+        self.level.alive = self.was_alive
+
+
+def autograd_on() -> Any:
+    """A guard under which operators called by a handler are recorded by autograd again."""
+    return ForceKeys(included_keys(), THREAD.excluded)
+
+
+def user_stopped_gradient() -> bool:
+    """Whether the user's `no_grad` is on, and not the one of a running backward pass."""
+    return not is_grad_enabled() and graph_task_id() == -1

@@ -1,0 +1,22 @@
+"""The user's source line, for errors and warnings."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+def source_line() -> str:
+    """`file.py:line` of the innermost frame that is neither ours nor torch's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_PACKAGE, _TORCH)) and not name.startswith("<frozen"):
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "<unknown>"

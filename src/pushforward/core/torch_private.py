@@ -1,0 +1,54 @@
+"""Every private torch name the library leans on, each with the reason it is needed.
+
+`tests/core/test_torch_private.py` fails with the name's reason when torch moves one of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_C = torch._C
+
+# A level is a dispatch mode that is entered for every call: pushing it directly skips a microsecond of bookkeeping.
+push_mode = _C._push_on_torch_dispatch_stack
+pop_mode = _C._pop_torch_dispatch_stack
+mode_count = _C._len_torch_dispatch_stack
+
+# Operators on plain payloads need not pass the level that asked for them (the fast path).
+NoDispatch = _C._DisableTorchDispatch
+
+# Inside a handler a traced value's attributes are read many times: without this each read calls Python.
+NoFunction = _C.DisableTorchFunctionSubclass
+
+# Inside a handler autograd's keys are off; a payload that requires grad must be recorded all the same.
+ForceKeys = _C._ForceDispatchKeyGuard
+included_keys = _C._dispatch_tls_local_include_set
+excluded_keys = _C._dispatch_tls_local_exclude_set
+
+# Tells the user's `no_grad` from the engine's own: inside a backward pass the id is not -1.
+graph_task_id = _C._current_graph_task_id
+
+# Lazy conjugation and negation are views: payload and wrapper must agree on their bits.
+set_conj = _C._set_conj
+set_neg = _C._set_neg
+
+make_wrapper = torch.Tensor._make_wrapper_subclass
+key_set_has = _C._dispatch_tls_is_dispatch_key_included
+
+__all__ = [
+    "ForceKeys",
+    "NoDispatch",
+    "NoFunction",
+    "TorchDispatchMode",
+    "excluded_keys",
+    "graph_task_id",
+    "included_keys",
+    "key_set_has",
+    "make_wrapper",
+    "mode_count",
+    "pop_mode",
+    "push_mode",
+    "set_conj",
+    "set_neg",
+]

@@ -1,0 +1,82 @@
+"""Traced values: tensors that carry a payload for a level.
+
+A traced value is a real tensor without storage, so modules, hooks and the autograd engine see nothing unusual. Its operators
+reach the level by dispatch; calls of the Python API pass `__torch_function__` first, where the fast paths live and where
+the user's own `.detach()` is told from the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .cell import Cell, Path
+from .errors import EscapedValueError
+from .torch_private import NoFunction, make_wrapper, set_conj, set_neg
+
+# What the Python API calls mean for traced values: filled by the interpreters and by `ops.api`.
+SPECIAL: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any] | None], Any]] = {}
+
+
+class Traced(torch.Tensor):
+    """A value of a running transform; its subclasses say what the payload is."""
+
+    _level: Any
+    _cell: Cell | None
+    _path: Path
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        special = SPECIAL.get(func)
+        with NoFunction():
+            if special is not None:
+                out = special(func, args, kwargs)
+                if out is not NotImplemented:
+                    return out
+            return func(*args, **kwargs) if kwargs else func(*args)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Reached only where no level took the operator: the value has outlived its transform."""
+        values = [v for v in torch.utils._pytree.tree_leaves((args, kwargs or {})) if isinstance(v, Traced)]
+        return max(values, key=lambda v: v._level.alive is False)._escaped(func, args, kwargs or {})
+
+    def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        raise EscapedValueError(
+            f"`{func.name()}` was called on a value of a {self._level.name} that has ended. Return the value from the function "
+            f"instead of keeping it outside ({self._level.name} began at {self._level.where})."
+        )
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002
+        with NoFunction():
+            return self._describe()
+
+    def _describe(self) -> str:
+        raise TypeError(type(self).__name__)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.dim() == 0 else repr(self)
+
+
+def wrap_like(cls: Any, payload: torch.Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:
+    """A wrapper of class `cls` that reports `size` and `stride`, with the dtype, device and lazy bits of `payload`."""
+    if payload.layout is not torch.strided:
+        return make_wrapper(cls, size, dtype=payload.dtype, device=payload.device, layout=payload.layout)
+    if offset:
+        made = make_wrapper(cls, size, stride, offset, dtype=payload.dtype, device=payload.device)
+    else:
+        made = make_wrapper(cls, size, stride, dtype=payload.dtype, device=payload.device)
+    return made
+
+
+def copy_lazy_bits(made: torch.Tensor, payload: torch.Tensor) -> None:
+    """Give a wrapper its payload's lazy conjugation and negation (only views can have them)."""
+    if payload.is_conj():
+        set_conj(made, True)
+    if payload.is_neg():
+        set_neg(made, True)

@@ -1,0 +1,115 @@
+"""Pytrees with key paths: whatever torch's pytree knows, and every dataclass.
+
+A leaf path is written as the user would index it: `args[1]['w']`, `args[0].lo`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as torch_tree
+
+TreeSpec = torch_tree.TreeSpec
+flatten = torch_tree.tree_flatten
+unflatten = torch_tree.tree_unflatten
+tree_map = torch_tree.tree_map
+is_registered = torch_tree.SUPPORTED_NODES.__contains__
+
+_PLAIN_LEAVES = frozenset({int, float, bool, complex, str, bytes, type(None), torch.Tensor, torch.nn.Parameter})
+
+
+def register_dataclasses(tree: Any) -> None:
+    """Register the type of every dataclass instance in `tree` with torch's pytree, once per type."""
+    kind = type(tree)
+    if kind in _PLAIN_LEAVES or isinstance(tree, torch.Tensor):
+        return
+    if isinstance(tree, dict):
+        for value in tree.values():
+            register_dataclasses(value)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            register_dataclasses(value)
+    elif dataclasses.is_dataclass(kind):
+        fields = [f.name for f in dataclasses.fields(kind)]
+        if not is_registered(kind):
+            _register(kind, fields)
+        for name in fields:
+            register_dataclasses(getattr(tree, name, None))
+
+
+def _register(kind: type, fields: list[str]) -> None:
+    def take_apart(value: Any) -> tuple[list[Any], Any]:
+        return [getattr(value, name) for name in fields], None
+
+    def take_apart_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        return [(torch_tree.GetAttrKey(name), getattr(value, name)) for name in fields], None
+
+    def put_together(children: Any, _: Any) -> Any:
+        made = object.__new__(kind)  # `__init__` may check or convert; a transform must not
+        for name, child in zip(fields, children, strict=True):
+            object.__setattr__(made, name, child)
+        return made
+
+    torch_tree.register_pytree_node(kind, take_apart, put_together, flatten_with_keys_fn=take_apart_with_keys)
+
+
+def flat(tree: Any) -> tuple[list[Any], TreeSpec]:
+    """Leaves and structure of `tree`; dataclasses are taken apart too."""
+    register_dataclasses(tree)
+    return flatten(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of `tree` in order."""
+    return flat(tree)[0]
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """`tree` with `function` applied to each leaf."""
+    values, spec = flat(tree)
+    return unflatten([function(v) for v in values], spec)
+
+
+def paths(tree: Any, root: str) -> list[str]:
+    """The path of each leaf of `tree`, written from `root`: `args[0]['w']`."""
+    register_dataclasses(tree)
+    found, _ = torch_tree.tree_flatten_with_path(tree)
+    return [root + torch_tree.keystr(path) for path, _ in found]
+
+
+def broadcast_prefix(prefix: Any, tree: Any, *, is_leaf: Callable[[Any], bool]) -> list[Any] | None:
+    """One entry of `prefix` for each leaf of `tree`, or None where `prefix` is no prefix of it.
+
+    `is_leaf` says which values of `prefix` stand for a whole subtree.
+    """
+    register_dataclasses(tree)
+    if is_leaf(prefix):
+        return [prefix] * len(flatten(tree)[0])
+    pre, pre_spec = torch_tree.tree_flatten(prefix, is_leaf=lambda v: v is not prefix)
+    if not _same_node(prefix, tree):
+        return None
+    parts, _ = torch_tree.tree_flatten(tree, is_leaf=lambda v: v is not tree)
+    if len(parts) != len(pre) or pre_spec.num_children == 0 != len(parts):
+        return None
+    if isinstance(prefix, dict):
+        if set(prefix) != set(tree):
+            return None
+        pre = [prefix[key] for key in tree]
+    out: list[Any] = []
+    for sub, part in zip(pre, parts, strict=True):
+        below = broadcast_prefix(sub, part, is_leaf=is_leaf)
+        if below is None:
+            return None
+        out += below
+    return out
+
+
+def _same_node(prefix: Any, tree: Any) -> bool:
+    if isinstance(prefix, dict):
+        return isinstance(tree, dict)
+    if isinstance(prefix, (list, tuple)) and type(prefix) in (list, tuple):
+        return isinstance(tree, (list, tuple)) and len(prefix) == len(tree)
+    return type(prefix) is type(tree)

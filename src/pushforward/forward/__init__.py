@@ -1,0 +1,1 @@
+"""Forward mode: dual numbers, `jvp`, `linearize`, and the rules by kind."""

@@ -1,0 +1,240 @@
+"""`jvp` and `linearize`: products of the Jacobian with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..core import tree
+from ..core.errors import ArgumentError
+from ..core.fresh import fresh, stopped
+from ..core.level import user_stopped_gradient
+from ..core.torch_private import NoFunction
+from ..ops import families as _families  # noqa: F401  (fills the table)
+from ..ops.safe import nested_differentiation
+from .level import Dual, DualLevel, wrap_input
+
+Tensor = torch.Tensor
+
+
+def name_of(func: Any) -> str:
+    """The user's name for a function, for messages."""
+    return getattr(func, "__name__", None) or type(func).__name__
+
+
+def kind(value: Any) -> str:
+    """A word for what a value is, for messages."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
+    return f"a {type(value).__name__}"
+
+
+def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], list[Any], Any]:
+    """Primals as a tuple, their leaves, one tangent (or None) for each leaf, and the structure."""
+    if isinstance(primals, Tensor):
+        primals, tangents = (primals,), (tangents,) if not isinstance(tangents, tuple) else tangents
+    if not isinstance(primals, (tuple, list)):
+        msg = f"jvp({name_of(func)}, primals, tangents): primals must be a tuple of inputs, but is {kind(primals)}; write jvp(f, (x,), (t,))"
+        raise ArgumentError(msg)
+    if not isinstance(tangents, (tuple, list)):
+        msg = f"jvp({name_of(func)}, primals, tangents): tangents must be a tuple like primals, but is {kind(tangents)}; write jvp(f, (x,), (t,))"
+        raise ArgumentError(msg)
+    primals, tangents = tuple(primals), tuple(tangents)
+    if len(primals) != len(tangents):
+        msg = f"jvp({name_of(func)}): {len(primals)} primals but {len(tangents)} tangents were given; give one tangent for each primal"
+        raise ArgumentError(msg)
+    if not primals:
+        msg = f"jvp({name_of(func)}): primals is empty; give at least one input"
+        raise ArgumentError(msg)
+    leaves, spec = tree.flat(primals)
+    spread = tree.broadcast_prefix(tangents, primals, is_leaf=lambda t: t is None)
+    flat, t_spec = tree.flat(tangents)
+    if t_spec == spec:
+        spread = flat
+    elif spread is None or len(spread) != len(leaves):
+        spread = _by_leaf(tangents, primals)
+    if spread is None:
+        msg = f"jvp({name_of(func)}): the structures differ; primals have {spec}, tangents have {t_spec}"
+        raise ArgumentError(msg)
+    for k, (p, t) in enumerate(zip(leaves, spread, strict=True)):
+        if t is None:
+            continue
+        if not isinstance(t, Tensor) or not isinstance(p, Tensor) or p.shape != t.shape or p.dtype != t.dtype or p.device != t.device:
+            if t is not None and not isinstance(p, Tensor) and not isinstance(t, Tensor):
+                spread[k] = None
+                continue
+            path = tree.paths(primals, "primals")[k]
+            raise ArgumentError(
+                f"jvp({name_of(func)}): {path} is {kind(p)}, its tangent {path.replace('primals', 'tangents', 1)} is {kind(t)}; a "
+                "tangent has the shape, dtype and device of its primal (None stands for zero)"
+            )
+        if not (p.is_floating_point() or p.is_complex()):
+            path = tree.paths(primals, "primals")[k]
+            if p.dtype is torch.bool or bool((t == 0).all()):
+                spread[k] = None
+                continue
+            msg = f"jvp({name_of(func)}): {path} is {kind(p)}; an integer has no derivative, so its tangent must be None or zeros"
+            raise ArgumentError(msg)
+    return primals, leaves, spread, spec
+
+
+def _by_leaf(tangents: Any, primals: Any) -> list[Any] | None:
+    """Tangents of a structure with None in place of whole subtrees."""
+    none_leaf = tree.torch_tree.tree_flatten(tangents, is_leaf=lambda v: v is None)[0]
+    return none_leaf if len(none_leaf) == len(tree.leaves(primals)) else None
+
+
+def jvp(
+    func: Callable[..., Any],
+    primals: Any,
+    tangents: Any,
+    *,
+    strict: bool = False,
+    has_aux: bool = False,
+    track_tangent_grad: bool = True,
+) -> Any:
+    """Jacobian-vector product in forward mode: value and directional derivative in one pass.
+
+    Args:
+        func: a function of the primals; returns a tensor or a pytree of tensors.
+        primals: a tuple of inputs (tensors or pytrees of them); no `requires_grad` is needed.
+        tangents: a tuple of the same structure; each tangent has the shape, dtype and device of its primal. None is zero.
+        strict: raise where a derivative is lost (`.item()` and the like) instead of warning.
+        has_aux: `func` returns `(output, aux)`; aux comes back as a third result, without a tangent.
+        track_tangent_grad: whether autograd may differentiate the tangent again; False detaches it.
+
+    Returns:
+        `(output, tangent)`, or `(output, tangent, aux)`; the tangent has the output's structure.
+
+    Raises:
+        ArgumentError: primals and tangents do not fit; the message names the argument and both shapes.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> x = torch.tensor([2.0, 3.0])
+        >>> f = lambda x: torch.stack([x[0] * x[1], x[1] ** 2, x[0].sin()])
+        >>> pf.jvp(f, (x,), (torch.tensor([1.0, 0.0]),))[1]
+        tensor([ 3.0000,  0.0000, -0.4161])
+    """
+    _, leaves, flat_tangents, spec = checked(func, primals, tangents)
+    stop = user_stopped_gradient()
+    level = DualLevel(strict=strict)
+    level.start()
+    try:
+        duals = [
+            wrap_input(level, p, t) if isinstance(p, Tensor) and t is not None else p
+            for p, t in zip(leaves, flat_tangents, strict=True)
+        ]
+        with torch.enable_grad(), nested_differentiation():
+            result = func(*tree.unflatten(duals, spec))
+        aux = None
+        if has_aux:
+            if not (isinstance(result, tuple) and len(result) == 2):
+                msg = f"jvp({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                raise ArgumentError(msg)
+            result, aux = result
+            aux = tree.map_leaves(lambda a: taken_apart(level, a)[0], aux)
+        outs, out_spec = tree.flat(result)
+        pairs = [taken_apart(level, o) for o in outs]
+    finally:
+        level.stop()
+    values = [v for v, _ in pairs]
+    moved = [zeros_for(v) if t is None else t for v, t in pairs]
+    if stop or not track_tangent_grad:
+        moved = [stopped(t) if isinstance(t, Tensor) else t for t in moved]
+    if stop:
+        values = [stopped(v) if isinstance(v, Tensor) else v for v in values]
+    made = tree.unflatten(values, out_spec), tree.unflatten(moved, out_spec)
+    return (*made, aux) if has_aux else made
+
+
+def taken_apart(level: DualLevel, o: Any) -> tuple[Any, Any]:
+    """Primal and tangent of an output leaf."""
+    if type(o) is Dual and o._level is level:
+        return o._primal, o._tangent
+    return o, None
+
+
+def zeros_for(value: Any) -> Any:
+    """The tangent of an output that does not depend on the inputs; None for what is no tensor."""
+    if not isinstance(value, Tensor):
+        return None
+    with NoFunction():
+        return torch.zeros_like(value, requires_grad=False)
+
+
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """Value of `func` and its derivative as a linear function: `(output, jvp_fn)`.
+
+    The work at the primal point is done once: `jvp_fn` walks the recorded derivative only. It follows whatever branches `func` took,
+    and can itself be mapped and transposed.
+
+    Args:
+        func: a function of the primals; returns a tensor or a pytree of tensors.
+        primals: tensors or pytrees of tensors.
+
+    Returns:
+        `(output, jvp_fn)`; `jvp_fn(*tangents)` takes one tangent for each primal and returns the output's tangent.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> out, push = pf.linearize(torch.sin, torch.zeros(2))
+        >>> push(torch.ones(2))
+        tensor([1., 1.])
+    """
+    leaves, spec = tree.flat(primals)
+    places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
+    outside = torch.is_grad_enabled() and any(leaves[k].requires_grad for k in places)
+    inner = list(leaves)
+    variables = []
+    for k in places:
+        inner[k] = fresh(leaves[k])
+        variables.append(inner[k])
+    with torch.enable_grad(), nested_differentiation(), nested_differentiation():
+        result = func(*tree.unflatten(inner, spec))
+        outs, out_spec = tree.flat(result)
+        live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]
+        seeds, pulled = [], []
+        if live:
+            with NoFunction():
+                seeds = [torch.zeros_like(outs[k], requires_grad=False).requires_grad_() for k in live]
+                grads = torch.autograd.grad(
+                    [outs[k] for k in live], variables, seeds, create_graph=True, allow_unused=True
+                )
+            pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
+
+    def jvp_fn(*tangents: Any) -> Any:
+        flat, t_spec = tree.flat(tangents)
+        if len(flat) != len(leaves):
+            msg = f"jvp_fn of {name_of(func)}: the tangents have the structure {t_spec}, the primals have {spec}"
+            raise ArgumentError(msg)
+        for k in places:
+            if not isinstance(flat[k], Tensor) or flat[k].shape != leaves[k].shape:
+                path = tree.paths(primals, "primals")[k]
+                msg = f"jvp_fn of {name_of(func)}: {path} is {kind(leaves[k])}, its tangent is {kind(flat[k])}"
+                raise ArgumentError(msg)
+        moved: list[Any] = [None] * len(live)
+        if pulled:
+            directions = [flat[places[j]] for j, _ in pulled]
+            with NoFunction():
+                moved = list(
+                    torch.autograd.grad(
+                        [g for _, g in pulled],
+                        seeds,
+                        directions,
+                        retain_graph=True,
+                        create_graph=torch.is_grad_enabled() and (outside or any(d.requires_grad for d in directions)),
+                        allow_unused=True,
+                    )
+                )
+        made = [zeros_for(o) for o in outs]
+        for k, t in zip(live, moved, strict=True):
+            if t is not None:
+                made[k] = t
+        return tree.unflatten(made, out_spec)
+
+    with NoFunction():
+        values = [o.detach() if isinstance(o, Tensor) and o.requires_grad and not outside else o for o in outs]
+    return tree.unflatten(values, out_spec), jvp_fn

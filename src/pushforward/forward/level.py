@@ -1,0 +1,288 @@
+"""The dual-number interpreter: a level whose values carry a primal and a tangent.
+
+A tangent that is None is a symbolic zero: nothing is computed for it. Primal and tangent may be traced values of the levels
+below, and the rules are ordinary torch code, so that lower levels and autograd differentiate them again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ..core.cell import STOP, Cell, steps
+from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostError, EscapedValueError
+from ..core.fresh import stopped
+from ..core.level import Level, autograd_on, is_grad_enabled, user_stopped_gradient
+from ..core.source import source_line
+from ..core.torch_private import NoFunction
+from ..core.traced import Traced, copy_lazy_bits, wrap_like
+from ..ops.table import Entry, entry
+from .writes import write
+
+Tensor = torch.Tensor
+_SEQUENCES = (list, tuple)
+
+
+class Dual(Traced):
+    """A dual number: `_primal` and `_tangent` (None: zero)."""
+
+    _primal: Tensor
+    _tangent: Tensor | None
+
+    def _stopped(self) -> Dual:
+        return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._primal), None)
+
+    def _describe(self) -> str:
+        return f"<dual: primal {self._primal!r}, tangent {'zero' if self._tangent is None else repr(self._tangent)}>"
+
+    def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        del args, kwargs
+        msg = (
+            f"`{func.name()}` was called on a dual number whose {self._level.name} has ended. Return the value from the "
+            "function instead of keeping it outside."
+        )
+        raise EscapedValueError(msg)
+
+
+def wrap(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual:
+    """A dual number of `level`."""
+    made = wrap_like(Dual, primal, primal.shape, primal.stride() if primal.layout is torch.strided else None)
+    made._primal = primal
+    made._tangent = tangent
+    made._level = level
+    made._cell = None
+    made._path = None
+    return made
+
+
+def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual:
+    """A dual number over tensors of the caller: a write must not reach the caller's tangent."""
+    made = wrap(level, primal, tangent)
+    copy_lazy_bits(made, primal)
+    made._cell = Cell(made, (primal, tangent), borrowed=tangent is not None)
+    return made
+
+
+class DualLevel(Level):
+    """A running `jvp`."""
+
+    name = "jvp"
+    where = "?"
+
+    def __init__(self, *, strict: bool = False) -> None:
+        Level.__init__(self)
+        self.strict = strict
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with NoFunction():
+            return self.handle(entry(func), func, args, kwargs or {})
+
+    def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator on primals and tangents."""
+        primals: list[Any] = []
+        tangents: list[Any] = []
+        mine = moving = grad = False
+        for a in args:
+            if type(a) is Dual and a._level is self:
+                mine = True
+                t = a._tangent
+                a = a._primal
+                if t is not None:
+                    moving = True
+                    grad = grad or t.requires_grad
+                grad = grad or a.requires_grad
+                primals.append(a)
+                tangents.append(t)
+            elif isinstance(a, Tensor):
+                grad = grad or a.requires_grad
+                primals.append(a)
+                tangents.append(None)
+            elif type(a) in _SEQUENCES and a and not isinstance(a[0], (int, float)):
+                p, t, own, live, rg = self.unwrap_list(a)
+                mine, moving, grad = mine or own, moving or live, grad or rg
+                primals.append(p)
+                tangents.append(t if live else None)
+            else:
+                primals.append(a)
+                tangents.append(None)
+        plain = kwargs
+        if kwargs:
+            plain, kw_tangents, own, rg = self.unwrap_kwargs(kwargs)
+            mine, grad = mine or own, grad or rg
+            if kw_tangents and not set(kw_tangents) <= set(e.out_names):
+                moving = True
+                tangents = KeywordTangents(tangents, kw_tangents)
+        if moving and (self.suspended or user_stopped_gradient()):
+            moving = False
+        if grad and is_grad_enabled():
+            self.saw_grad = True
+        if grad and is_grad_enabled() and self.records(e, args, kwargs, mine):
+            with autograd_on():
+                return self.compute(e, func, args, kwargs, primals, tangents, plain, mine, moving)
+        return self.compute(e, func, args, kwargs, primals, tangents, plain, mine, moving)
+
+    def records(self, e: Entry, args: Any, kwargs: Any, mine: bool) -> bool:
+        """Whether payload operators must be recorded: not those whose result goes back as it is, for the caller records it."""
+        if e.is_view:
+            return mine
+        if e.writes or e.out_names:
+            target = args[e.writes[0]] if e.writes else kwargs.get(e.out_names[0])
+            return type(target) is Dual and target._level is self
+        return True
+
+    def unwrap_list(self, items: Any) -> tuple[list[Any], list[Any], bool, bool, bool]:
+        """Primals and tangents of a list argument; whether any is ours, has a tangent, requires grad."""
+        primals, tangents, mine, moving, grad = [], [], False, False, False
+        for a in items:
+            t = None
+            if type(a) is Dual and a._level is self:
+                mine = True
+                t = a._tangent
+                a = a._primal
+            if isinstance(a, Tensor):
+                grad = grad or a.requires_grad or (t is not None and t.requires_grad)
+            moving = moving or t is not None
+            primals.append(a)
+            tangents.append(t)
+        return primals, tangents, mine, moving, grad
+
+    def unwrap_kwargs(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor], bool, bool]:
+        """Primals of keyword arguments, and the tangents by name."""
+        out, tangents, mine, grad = {}, {}, False, False
+        for k, a in kwargs.items():
+            if type(a) is Dual and a._level is self:
+                mine = True
+                if a._tangent is not None:
+                    tangents[k] = a._tangent
+                    grad = grad or a._tangent.requires_grad
+                a = a._primal
+            if isinstance(a, Tensor):
+                grad = grad or a.requires_grad
+            out[k] = a
+        return out, tangents, mine, grad
+
+    def compute(
+        self,
+        e: Entry,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        primals: list[Any],
+        tangents: Any,
+        plain: dict[str, Any],
+        mine: bool,
+        moving: bool,
+    ) -> Any:
+        """Choose what the operator is here; `args` and `kwargs` are the user's, `primals` and `plain` the payloads."""
+        if e.writes or e.out_names:
+            return write(self, e, func, args, kwargs, primals, tangents, plain, moving)
+        if moving:
+            out, tangent = self.rule_for(e)(func, self, primals, tangents, plain)
+        else:
+            out, tangent = func(*primals, **plain), None
+            if e.is_view and not mine:
+                return out
+        if isinstance(out, Tensor):
+            if e.is_view and mine:
+                return self.wrap_view(args[0], (func, args[1:], kwargs, None), out, tangent)
+            return wrap(self, out, tangent) if out.layout is torch.strided or tangent is not None else out
+        if type(out) in _SEQUENCES:
+            made = []
+            for k, o in enumerate(out):
+                t = None if tangent is None else tangent[k]
+                if not isinstance(o, Tensor):
+                    made.append(o)
+                elif e.is_view and mine:
+                    made.append(self.wrap_view(args[0], (func, args[1:], kwargs, k), o, t))
+                else:
+                    made.append(wrap(self, o, t))
+            return made if type(out) is list else tuple(made)
+        return out
+
+    def rule_for(self, e: Entry) -> Any:
+        """The tangent rule of an operator: hand-written, by kind, or derived from reverse mode."""
+        rule = e.cache.get("tangent")
+        if rule is None:
+            from .kinds import tangent_rule
+
+            rule = e.cache["tangent"] = tangent_rule(e)
+        return rule
+
+    def wrap_view(self, base: Dual, step: Any, primal: Tensor, tangent: Tensor | None) -> Dual:
+        """A view of `base` that shares its cell."""
+        cell = base._cell
+        if cell is None:
+            cell = base._cell = Cell(base, (base._primal, base._tangent))
+        offset = primal.storage_offset() - cell.root[0].storage_offset() if primal.layout is torch.strided else 0
+        made = wrap_like(Dual, primal, primal.shape, primal.stride(), offset)
+        copy_lazy_bits(made, primal)
+        made._primal, made._tangent, made._level = primal, tangent, self
+        made._cell, made._path = cell, (base._path, step)
+        cell.add(made)
+        return made
+
+    def give_tangent(self, target: Dual) -> None:
+        """Give a value without a tangent one of zeros, so that one can be written; its views follow."""
+        cell = target._cell
+        if cell is None:
+            target._tangent = torch.zeros_like(target._primal)
+            return
+        root, tangent = cell.root
+        tangent = torch.zeros_like(root) if tangent is None else tangent.clone()
+        cell.root, cell.borrowed = (root, tangent), False
+        self.refresh(cell)
+
+    def refresh(self, cell: Cell) -> None:
+        """Make every living view again from the cell's root."""
+        for value in cell.living():
+            primal, tangent = cell.root
+            for func, rest, kwargs, index in steps(value._path):
+                if func is STOP:
+                    primal, tangent = stopped(primal), None
+                    continue
+                primal = func(primal, *rest, **kwargs)
+                tangent = None if tangent is None else func(tangent, *rest, **kwargs)
+                if index is not None:
+                    primal, tangent = primal[index], None if tangent is None else tangent[index]
+            value._primal, value._tangent = primal, tangent
+
+    def captured(self, name: str, what: str) -> CapturedWriteError:
+        """The error for a write of a dual number into a tensor from outside."""
+        return CapturedWriteError(
+            f"jvp: `{name}` at {source_line()} writes a differentiated value into {what}, which was made outside of the "
+            f"function: its tangent would be lost. Make the tensor inside the function, or write `value.detach()`."
+        )
+
+    def inspect(self, value: Dual) -> Any:
+        """The Python value of the primal; the tangent is lost, which is said."""
+        from ..batch.lanes import python_value
+
+        if value._tangent is not None:
+            self.lose(".item(), float() or the like")
+        return python_value(value._primal)
+
+    def lose(self, how: str) -> None:
+        """Say that a derivative is lost here."""
+        where = source_line()
+        text = (
+            f"{how} at {where} reads a differentiated value as a Python number: its derivative is lost. Stay with tensors, or "
+            "say `.detach()` first."
+        )
+        if self.strict:
+            raise DerivativeLostError(text)
+        if where not in _LOST:
+            _LOST.add(where)
+            warnings.warn(text, DerivativeLost, stacklevel=2)
+
+
+_LOST: set[str] = set()
+
+
+class KeywordTangents(list):
+    """Tangents of the positional arguments, and in `keywords` those of keyword arguments by name."""
+
+    def __init__(self, tangents: list[Any], keywords: dict[str, Tensor]) -> None:
+        super().__init__(tangents)
+        self.keywords = keywords

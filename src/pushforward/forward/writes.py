@@ -1,0 +1,146 @@
+"""Writes under `jvp`: in-place and `out=` operators, from their functional operator by schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..core.level import autograd_on, is_grad_enabled, user_stopped_gradient
+from ..core.torch_private import NoDispatch
+from ..ops.table import Entry, entry
+
+Tensor = torch.Tensor
+
+
+def write(
+    level: Any, e: Entry, func: Any, args: Any, kwargs: Any, primals: Any, tangents: Any, plain: Any, moving: bool
+) -> Any:
+    """Run a writing operator on primals, and write the tangents it gives."""
+    from .level import Dual
+
+    if e.writes_metadata:
+        return change_metadata(level, e, func, args, kwargs)
+    targets = [args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs]
+    flat: list[Any] = []
+    for t in targets:
+        flat += list(t) if isinstance(t, (list, tuple)) else [t]
+    ours = [isinstance(t, Dual) and t._level is level for t in flat]
+    stale = any(o and t._tangent is not None for o, t in zip(ours, flat, strict=True))
+    if not (moving or stale) or level.suspended or user_stopped_gradient():
+        return in_place(level, func, args, kwargs, primals, plain, targets, flat, ours)
+    for target, own in zip(flat, ours, strict=True):
+        if isinstance(target, Tensor) and not own and e.name not in KEEPS_STATISTICS and _differentiable(target):
+            raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
+    outs, out_tangents = functional_result(level, e, func, primals, tangents, plain, moving)
+    for target, own, out, t in zip(flat, ours, outs, out_tangents, strict=False):
+        if own:
+            store(level, target, out, t)
+        elif isinstance(target, Tensor):
+            target.copy_(out)
+    return returned(func, targets)
+
+
+KEEPS_STATISTICS = frozenset({"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"})
+
+
+def _differentiable(target: Tensor) -> bool:
+    return target.is_floating_point() or target.is_complex()
+
+
+def in_place(
+    level: Any, func: Any, args: Any, kwargs: Any, primals: Any, plain: Any, targets: Any, flat: Any, ours: Any
+) -> Any:
+    """A write of values without tangents: the operator itself, on the primals."""
+    from .level import Dual
+
+    if is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in primals):
+        for target, own in zip(flat, ours, strict=True):
+            if own and target._cell is not None and not target._primal.requires_grad:
+                track(level, target)
+        primals = [a._primal if isinstance(a, Dual) and a._level is level else v for a, v in zip(args, primals, strict=True)]
+        plain = {k: a._primal if isinstance(a, Dual) and a._level is level else a for k, a in kwargs.items()}
+    func(*primals, **plain)
+    return returned(func, targets)
+
+
+def functional_result(
+    level: Any, e: Entry, func: Any, primals: Any, tangents: Any, plain: Any, moving: bool
+) -> tuple[list[Any], list[Any]]:
+    """The values and tangents to be written, in the order of the written arguments."""
+    op = e.functional
+    if op is None:
+        msg = f"jvp: `{func.name()}` writes in place and torch has no functional form of it"
+        raise level.captured(msg, "itself")
+    plain = {k: v for k, v in plain.items() if k not in e.out_names}
+    if e.out_names and hasattr(tangents, "keywords"):
+        for name in e.out_names:
+            tangents.keywords.pop(name, None)
+        moving = any(t is not None for t in tangents) or bool(tangents.keywords)
+    if moving:
+        out, tangent = level.rule_for(entry(op))(op, level, primals, tangents, plain)
+    else:
+        out, tangent = op(*primals, **plain), None
+    if not isinstance(out, (list, tuple)):
+        return [out], [tangent]
+    tangent = tangent if tangent is not None else [None] * len(out)
+    n = sum(len(primals[k]) if isinstance(primals[k], (list, tuple)) else 1 for k in e.writes)
+    if n and len(out) > n:
+        return list(out[-n:]), list(tangent[-n:])
+    return list(out), list(tangent)
+
+
+def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None) -> None:
+    """Copy a value and its tangent into a dual number of the level."""
+    cell = target._cell
+    if (tangent is not None and target._tangent is None) or (cell is not None and cell.borrowed):
+        level.give_tangent(target)
+    recorded = is_grad_enabled() and (
+        out.requires_grad or target._primal.requires_grad or (tangent is not None and tangent.requires_grad)
+    )
+    if recorded and cell is not None and not target._primal.requires_grad:
+        track(level, target)
+    if recorded:
+        with autograd_on():
+            _copy_both(target, out, tangent)
+    else:
+        _copy_both(target, out, tangent)
+
+
+def _copy_both(target: Any, out: Tensor, tangent: Tensor | None) -> None:
+    target._primal.copy_(out)
+    if tangent is not None:
+        target._tangent.copy_(tangent)
+    elif target._tangent is not None:
+        target._tangent.zero_()
+
+
+def track(level: Any, target: Any) -> None:
+    """Make autograd see the views of a buffer before the first value that requires grad is written into it."""
+    cell = target._cell
+    with autograd_on():
+        root, tangent = cell.root
+        cell.root = (root.detach(), None if tangent is None else tangent.detach() if not tangent.requires_grad else tangent)
+        level.refresh(cell)
+
+
+def returned(func: Any, targets: list[Any]) -> Any:
+    """What the operator returns: the targets, as many as its schema says."""
+    n = len(func._schema.returns)
+    return None if n == 0 else targets[0] if n == 1 else tuple(targets[:n])
+
+
+def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> Any:
+    """`x.transpose_()` and the like: the wrapper's own sizes change with the primal's."""
+    from .level import Dual
+
+    target = args[0]
+    if not (isinstance(target, Dual) and target._level is level):
+        return func(*args, **kwargs)
+    made = level.handle(entry(e.functional), e.functional, args, kwargs)
+    target._primal, target._tangent = made._primal, made._tangent
+    target._cell, target._path = made._cell, made._path
+    made._cell.add(target)
+    with NoDispatch():
+        func(*args, **kwargs)
+    return target

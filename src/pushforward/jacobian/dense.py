@@ -1,0 +1,255 @@
+"""Dense Jacobians and Hessians: `jacfwd`, `jacrev`, `hessian`, `hvp`.
+
+Forward mode takes one pass for each input element, reverse mode one for each output element; the passes of a chunk run as one
+mapped call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..batch.vmap import vmap
+from ..core import tree
+from ..core.errors import ArgumentError
+from ..core.torch_private import NoFunction
+from ..forward.jvp import jvp
+from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
+
+Tensor = torch.Tensor
+
+
+def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
+    """Rows `start` to `stop` of the standard basis of all elements, cut into tensors of the leaves' sizes."""
+    out, offset = [], 0
+    for x in leaves:
+        n = x.numel()
+        with NoFunction():
+            rows = torch.zeros(stop - start, n, dtype=x.dtype, device=x.device)
+            low, high = max(start, offset), min(stop, offset + n)
+            if high > low:
+                rows[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
+            out.append(rows.view(stop - start, *x.shape))
+        offset += n
+    return out
+
+
+def check_chunk(what: str, chunk_size: Any) -> None:
+    """`chunk_size` is None or a positive int."""
+    if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size <= 0):
+        msg = f"{what}: chunk_size is {chunk_size!r}; it must be None or a positive int"
+        raise ArgumentError(msg)
+
+
+def in_chunks(function: Callable[[int, int], list[Tensor]], total: int, chunk_size: int | None) -> list[Tensor]:
+    """`function(start, stop)` over the basis, joined."""
+    if chunk_size is None or chunk_size >= total:
+        return function(0, total)
+    parts = [function(k, min(k + chunk_size, total)) for k in range(0, total, chunk_size)]
+    return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+
+def chosen_inputs(func: Any, argnums: Any, args: Any, what: str) -> tuple[tuple[int, ...], list[Any], list[Tensor], Any]:
+    """Positions, chosen arguments, their leaves and structure."""
+    positions = argument_positions(func, argnums, args, what)
+    leaves, spec = tree.flat([args[k] for k in positions])
+    for k, x in enumerate(leaves):
+        if not differentiable(x):
+            path = tree.paths([args[p] for p in positions], "args")[k]
+            msg = f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; only floating-point and complex tensors do"
+            raise ArgumentError(msg)
+    return positions, leaves, leaves, spec
+
+
+def jacfwd(
+    func: Callable[..., Any],
+    argnums: Any = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+    randomness: str = "error",
+) -> Callable[..., Any]:
+    """The Jacobian by forward mode: one pass for each input element, run as one mapped call.
+
+    Args:
+        func: returns a tensor or a pytree of tensors (with `has_aux`: a pair of that and anything).
+        argnums: which arguments to differentiate by: an int, a parameter's name, or a tuple of them.
+        has_aux: whether `func` returns `(output, aux)`.
+        chunk_size: at most so many directions at a time.
+        randomness: as in `vmap`.
+
+    Returns:
+        A function that returns, for each output tensor, the derivative in the structure of the argument; each block has the
+        output's shape followed by the input's.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> pf.jacfwd(torch.sin)(torch.zeros(2))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    check_chunk("jacfwd", chunk_size)
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        positions, _, leaves, spec = chosen_inputs(func, argnums, args, "jacfwd")
+        found: dict[str, Any] = {}
+
+        def of_inputs(*inputs: Tensor) -> Any:
+            full = list(args)
+            for k, value in zip(positions, tree.unflatten(list(inputs), spec), strict=True):
+                full[k] = value
+            result = func(*full, **kwargs)
+            aux = None
+            if has_aux:
+                if not (isinstance(result, tuple) and len(result) == 2):
+                    msg = f"jacfwd({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                    raise ArgumentError(msg)
+                result, aux = result
+            outs, found["spec"] = tree.flat(result)
+            found["tensors"] = [isinstance(o, Tensor) for o in outs]
+            return [o for o in outs if isinstance(o, Tensor)], aux
+
+        def push(*directions: Tensor) -> Any:
+            _, moved, aux = jvp(of_inputs, tuple(leaves), directions, has_aux=True)
+            flat, found["aux_spec"] = tree.flat(aux)
+            return moved, flat
+
+        def columns(start: int, stop: int) -> list[Tensor]:
+            moved, aux = vmap(push, out_dims=(0, None), randomness=randomness)(*basis(leaves, start, stop))
+            found["aux"] = aux
+            return moved
+
+        total = sum(x.numel() for x in leaves)
+        moved = in_chunks(columns, total, chunk_size)
+        blocks = []
+        for m in moved:
+            parts = [p.movedim(0, -1) for p in m.split([x.numel() for x in leaves])]
+            blocks.append([p.reshape(*p.shape[:-1], *x.shape) for p, x in zip(parts, leaves, strict=True)])
+        made = assembled(blocks, found, spec, argnums)
+        return (made, tree.unflatten(found["aux"], found["aux_spec"])) if has_aux else made
+
+    return wrapped
+
+
+def assembled(blocks: list[list[Tensor]], found: dict[str, Any], spec: Any, argnums: Any) -> Any:
+    """Blocks by output and input leaf in the nested structure of torch.func: outputs outside, inputs inside."""
+    per_output = []
+    rows = iter(blocks)
+    for is_tensor in found["tensors"]:
+        if not is_tensor:
+            per_output.append(None)
+            continue
+        inputs = tree.unflatten(next(rows), spec)
+        per_output.append(tuple(inputs) if isinstance(argnums, (tuple, list)) else inputs[0])
+    return tree.unflatten(per_output, found["spec"])
+
+
+def jacrev(
+    func: Callable[..., Any],
+    argnums: Any = 0,
+    *,
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """The Jacobian by reverse mode: one pass for each output element, run as one mapped call.
+
+    Arguments and results are those of `jacfwd`; outputs of integer type have a derivative of zeros.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> pf.jacrev(lambda x: (x ** 2).sum())(torch.tensor([1.0, 2.0]))
+        tensor([2., 4.])
+    """
+    check_chunk("jacrev", chunk_size)
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        positions, _, leaves, spec = chosen_inputs(func, argnums, args, "jacrev")
+        found: dict[str, Any] = {}
+
+        def of_inputs(*inputs: Tensor) -> Any:
+            full = list(args)
+            for k, value in zip(positions, tree.unflatten(list(inputs), spec), strict=True):
+                full[k] = value
+            result = func(*full, **kwargs)
+            aux = None
+            if has_aux:
+                if not (isinstance(result, tuple) and len(result) == 2):
+                    msg = f"jacrev({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                    raise ArgumentError(msg)
+                result, aux = result
+            outs, found["spec"] = tree.flat(result)
+            found["tensors"] = [isinstance(o, Tensor) for o in outs]
+            return [o for o in outs if isinstance(o, Tensor)], aux
+
+        outs, pull, aux = vjp(of_inputs, *leaves, has_aux=True)
+        smooth = [k for k, o in enumerate(outs) if differentiable(o)]
+
+        def pulled(*cotangents: Tensor) -> tuple[Tensor, ...]:
+            full = [torch.zeros_like(o) for o in outs]
+            for k, c in zip(smooth, cotangents, strict=True):
+                full[k] = c
+            return pull(full)
+
+        chosen = [outs[k] for k in smooth]
+        total = sum(o.numel() for o in chosen)
+        rows = in_chunks(lambda a, b: list(vmap(pulled)(*basis(chosen, a, b))), total, chunk_size) if chosen else []
+        by_output: dict[int, list[Tensor]] = {}
+        sizes = [o.numel() for o in chosen]
+        cut = [r.split(sizes) for r in rows]
+        for j, k in enumerate(smooth):
+            by_output[k] = [c[j].reshape(*outs[k].shape, *x.shape) for c, x in zip(cut, leaves, strict=True)]
+        blocks = [
+            by_output.get(k) or [x.new_zeros((*o.shape, *x.shape)) for x in leaves] for k, o in enumerate(outs)
+        ]
+        made = assembled(blocks, found, spec, argnums)
+        return (made, aux) if has_aux else made
+
+    return wrapped
+
+
+def hessian(
+    func: Callable[..., Any], argnums: Any = 0, *, has_aux: bool = False, chunk_size: int | None = None
+) -> Callable[..., Any]:
+    """The Hessian by forward over reverse mode: `jacfwd(jacrev(func))`.
+
+    Args:
+        func: returns a tensor, usually a scalar (with `has_aux`: a pair of that and anything).
+        argnums: as in `jacfwd`.
+        has_aux: whether `func` returns `(output, aux)`; the result is then `(hessian, aux)`.
+        chunk_size: at most so many directions at a time.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> pf.hessian(lambda x: (x ** 3).sum())(torch.tensor([1.0, 2.0]))
+        tensor([[ 6.,  0.],
+                [ 0., 12.]])
+    """
+    return jacfwd(jacrev(func, argnums, has_aux=has_aux), argnums, has_aux=has_aux, chunk_size=chunk_size)
+
+
+def hvp(func: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Gradient and Hessian-vector product of a scalar function, by forward over reverse mode.
+
+    Args:
+        func: a function of the primals with a scalar output.
+        primals: a tuple of inputs.
+        tangents: a tuple of directions like them.
+
+    Returns:
+        `(gradient, product)`: for one primal in its structure, for several as tuples.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> x = torch.tensor([1.0, 2.0, 3.0])
+        >>> pf.hvp(lambda x: (x ** 3).sum(), (x,), (torch.ones(3),))[1]
+        tensor([ 6., 12., 18.])
+    """
+    if isinstance(primals, Tensor):
+        primals, tangents = (primals,), (tangents,)
+    argnums = 0 if len(primals) == 1 else tuple(range(len(primals)))
+    return jvp(grad(func, argnums), tuple(primals), tuple(tangents))

@@ -1,0 +1,1 @@
+"""The operator table: one row an ATen operator, one file a family."""

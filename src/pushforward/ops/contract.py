@@ -1,0 +1,111 @@
+"""Contractions: sums of products. Linear in each factor, so the tangent is the sum over the factors.
+
+Batching puts the mapped dimension where the operator already loops: `mm` becomes `bmm` or one larger `mm`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .kinds import Bilinear
+from .table import row
+
+Tensor = torch.Tensor
+
+
+def matmul2(a: Tensor, am: bool, b: Tensor, bm: bool) -> Tensor:
+    """Batched `[n, k] @ [k, m]`, as one matrix product where one side is shared."""
+    if am and not bm:
+        if b.layout is not torch.strided or not a.is_contiguous():
+            if b.layout is not torch.strided:
+                return torch.stack([x @ b for x in a.unbind(0)])
+            return a @ b
+        size, n, k = a.shape
+        return (a.reshape(size * n, k) @ b).reshape(size, n, b.shape[1])
+    if bm and not am and a.layout is not torch.strided:
+        size, k, m = b.shape
+        flat = a @ b.permute(1, 0, 2).reshape(k, size * m)
+        return flat.reshape(a.shape[0], size, m).permute(1, 0, 2)
+    return a @ b
+
+
+def batch_mm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """mm: two logical matrices."""
+    del op, level, kwargs
+    return matmul2(args[0], mapped[0], args[1], mapped[1])
+
+
+def batch_bmm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """bmm: stacks of matrices; the stacks of all lanes become one."""
+    del kwargs
+    a, b = (x if m else x.unsqueeze(0).expand(level.size, *x.shape) for x, m in zip(args[:2], mapped, strict=False))
+    stack = a.shape[1]
+    out = op(a.reshape(-1, *a.shape[2:]), b.reshape(-1, *b.shape[2:]))
+    return out.reshape(level.size, stack, *out.shape[1:])
+
+
+def batch_mv(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """mv: a matrix and a vector."""
+    del op, level, kwargs
+    a, v = args[0], args[1]
+    if mapped[1] and not mapped[0]:
+        return v @ a.t()
+    return (a @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def batch_dot(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """dot, vdot: one matrix-vector product where one side is shared."""
+    del level, kwargs
+    a, b = args[0], args[1]
+    if "vdot" in op.name() and a.is_complex():
+        a = a.conj()
+    if mapped[0] and mapped[1]:
+        return (a.unsqueeze(1) @ b.unsqueeze(2)).reshape(a.shape[0])
+    return a @ b if mapped[0] else b @ a
+
+
+def batch_add_product(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """addmm, addmv, baddbmm, addr: beta · self + alpha · product."""
+    name = op.name().split("::")[1].split(".")[0]
+    product = {
+        "addmm": batch_mm,
+        "addmv": batch_mv,
+        "baddbmm": batch_bmm,
+        "addr": batch_outer,
+        "addbmm": batch_sum_bmm,
+    }[name]
+    beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+    inner = torch.ops.aten.bmm.default if name in ("baddbmm", "addbmm") else op
+    if mapped[1] or mapped[2]:
+        out = product(inner, level, args[1:], mapped[1:], {})
+    else:
+        plain = {"addmm": torch.mm, "addmv": torch.mv, "baddbmm": torch.bmm, "addr": torch.outer}
+        out = (torch.bmm(args[1], args[2]).sum(0) if name == "addbmm" else plain[name](args[1], args[2])).unsqueeze(0)
+    if alpha != 1:
+        out = out * alpha
+    if beta == 0:
+        return out.expand(level.size, *out.shape[1:])
+    x = args[0]
+    if mapped[0]:
+        x = x.reshape(level.size, *[1] * (out.dim() - x.dim()), *x.shape[1:])
+    return (x if beta == 1 else x * beta) + out
+
+
+def batch_outer(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """The outer product of two vectors."""
+    del op, level, mapped, kwargs
+    return args[0].unsqueeze(-1) * args[1].unsqueeze(-2)
+
+
+def batch_sum_bmm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """bmm summed over its stack."""
+    return batch_bmm(op, level, args, mapped, kwargs).sum(1)
+
+
+row("mm", Bilinear(), batch=batch_mm)
+row("bmm", Bilinear(), batch=batch_bmm)
+row("mv", Bilinear(), batch=batch_mv)
+row("dot vdot", Bilinear(), batch=batch_dot)
+row("addmm addmv baddbmm addr addbmm", Bilinear(factors=(1, 2), plus=0), batch=batch_add_product)

@@ -1,0 +1,37 @@
+"""Factories and constants: tensors from sizes, fillings, and results without a derivative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .kinds import Constant, Elementwise, ElementwiseLinear, Factory, Random
+from .table import row
+
+Tensor = torch.Tensor
+
+row("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided", Factory())
+row("zeros ones full empty empty_strided arange linspace logspace eye scalar_tensor tril_indices triu_indices", Constant())
+row("fill", Elementwise((None, lambda out, x, v: 1)))
+row("zero", Elementwise(()))
+
+
+def batch_copy(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """copy: the source, broadcast to the sizes and cast to the dtype of the first argument."""
+    del op, kwargs
+    x, source = args[0], args[1]
+    shape = x.shape[1:] if mapped[0] else x.shape
+    if mapped[1]:
+        source = source.reshape(level.size, *[1] * (len(shape) - source.dim() + 1), *source.shape[1:])
+    return source.to(x.dtype).expand(level.size, *shape)
+
+
+row("copy", ElementwiseLinear((1,)), batch=batch_copy)
+row("rand randn randint", Random("size"))
+row("randperm multinomial", Random("loop"))
+row(
+    "rand_like randn_like randint_like bernoulli uniform exponential geometric cauchy log_normal normal normal_functional "
+    "random poisson binomial native_dropout _fused_dropout rrelu_with_noise rrelu_with_noise_functional",
+    Random("elementwise"),
+)

@@ -1,0 +1,209 @@
+"""Movement: the elements of one tensor at other places, usually as a view. Linear, so the tangent moves the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .kinds import Linear, Movement
+from .table import row
+
+Tensor = torch.Tensor
+
+
+def sizes_in_front(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """view, reshape: the batch size comes before the sizes."""
+    del mapped
+    return op(args[0], [level.size, *_resolve(args[0], args[1], level.size)], **kwargs)
+
+
+def _resolve(x: Tensor, sizes: Any, lanes: int) -> list[int]:
+    if lanes != 0 or -1 not in sizes:
+        return list(sizes)
+    known = 1
+    for n in sizes:
+        known *= n if n != -1 else 1
+    own = 1
+    for n in x.shape[1:]:
+        own *= n
+    return [own // known if n == -1 and known else n for n in sizes]
+
+
+def batch_view_dtype(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """view as another dtype: the last dimension may change, so a 0-dim value gets one for the moment."""
+    del mapped, kwargs, level
+    x = args[0]
+    return op(x.unsqueeze(-1), args[1]).squeeze(-1) if x.dim() == 1 else op(x, args[1])
+
+
+def batch_expand(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """expand: new dimensions go between the mapped one and the old ones."""
+    del mapped
+    x, sizes = args[0], list(args[1])
+    extra = len(sizes) - (x.dim() - 1)
+    if extra > 0:
+        x = x[(slice(None), *[None] * extra)]
+    return op(x, [level.size, *sizes], **kwargs)
+
+
+def batch_permute(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """permute: the mapped dimension stays in front."""
+    del level, mapped, kwargs
+    rank = args[0].dim() - 1
+    return op(args[0], [0, *[d % max(rank, 1) + 1 for d in args[1]]])
+
+
+def batch_t(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """t: swaps the last two of at most two logical dimensions."""
+    del op, level, mapped, kwargs
+    x = args[0]
+    if x.dim() > 3:
+        msg = f"t() expects a tensor with <= 2 dimensions, but self is {x.dim() - 1}D"
+        raise RuntimeError(msg)
+    return x.transpose(1, 2) if x.dim() == 3 else torch.ops.aten.alias(x)
+
+
+def batch_transpose(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """transpose; of a 0-dim value it does nothing."""
+    del level, mapped, kwargs
+    x, rank = args[0], args[0].dim() - 1
+    if rank == 0:
+        return torch.ops.aten.alias(x)
+    return op(x, args[1] % rank + 1, args[2] % rank + 1)
+
+
+def batch_squeeze(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """squeeze: never the mapped dimension, also when there is one lane."""
+    del op, level, mapped, kwargs
+    x, rank = args[0], args[0].dim() - 1
+    if len(args) == 1:
+        dims = [d for d in range(1, rank + 1) if x.shape[d] == 1]
+    else:
+        asked = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
+        dims = [d % rank + 1 for d in asked] if rank else []
+    return torch.ops.aten.squeeze.dims(x, dims)
+
+
+def batch_unsqueeze(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """unsqueeze: counts one dimension more than there are."""
+    del level, mapped, kwargs
+    return op(args[0], args[1] % args[0].dim() + 1)
+
+
+def batch_as_strided(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """as_strided: the lanes keep their distance; the level has made an offset relative to the value's own start."""
+    del op
+    if any(mapped[1:]):
+        msg = "as_strided with mapped sizes"
+        raise RuntimeError(msg)
+    x, size, stride = args[0], args[1], args[2]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    start = x.storage_offset() if offset is None else x.storage_offset() + offset
+    return x.as_strided([level.size, *size], [x.stride(0), *stride], start)
+
+
+def batch_diagonal(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """diagonal of two logical dimensions."""
+    del level, mapped
+    x, rank = args[0], args[0].dim() - 1
+    offset, d1, d2 = [*args[1:], *[0, 0, 1][len(args) - 1 :]]
+    offset, d1, d2 = kwargs.get("offset", offset), kwargs.get("dim1", d1), kwargs.get("dim2", d2)
+    return op(x, offset, d1 % rank + 1, d2 % rank + 1)
+
+
+def batch_repeat(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """repeat: new dimensions in front of the logical ones."""
+    del level, mapped, kwargs
+    x, times = args[0], list(args[1])
+    extra = len(times) - (x.dim() - 1)
+    if extra > 0:
+        x = x[(slice(None), *[None] * extra)]
+    return op(x, [1, *times])
+
+
+def batch_roll(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """roll: without dims over the flattened value of each lane."""
+    del mapped, kwargs
+    x, rank = args[0], args[0].dim() - 1
+    dims = list(args[2]) if len(args) > 2 else []
+    if not dims:
+        flat = x.reshape(level.size, -1)
+        return op(flat, args[1], [1]).reshape(x.shape)
+    if rank == 0:
+        return x.clone()
+    return op(x, args[1], [d % rank + 1 for d in dims])
+
+
+def batch_flip(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """flip of logical dimensions."""
+    del level, mapped, kwargs
+    rank = args[0].dim() - 1
+    return op(args[0], [d % max(rank, 1) + 1 for d in args[1]]) if rank else args[0].clone()
+
+
+def in_front(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Operators that count dimensions from the end or not at all."""
+    del level, mapped
+    return op(*args, **kwargs)
+
+
+def batch_scatter_back(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """The transposes of select, slice, diagonal and unfold: (grad, input sizes, dims …)."""
+    del mapped
+    sizes, rest = args[1], list(args[2:])
+    names = [a.name for a in op._schema.arguments][2:]
+    for k, name in enumerate(names[: len(rest)]):
+        if name in ("dim", "dim1", "dim2"):
+            rest[k] = rest[k] % max(len(sizes), 1) + 1
+    return op(args[0], [level.size, *sizes], *rest, **kwargs)
+
+
+def batch_alias(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """detach: the engine's own, an alias that keeps what the levels below know (the user's is told apart before)."""
+    del op, level, mapped, kwargs
+    return torch.ops.aten.alias(args[0])
+
+
+def tangent_alias(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """detach: likewise."""
+    del op, level, kwargs
+    return torch.ops.aten.alias(primals[0]), None if tangents[0] is None else torch.ops.aten.alias(tangents[0])
+
+
+def batch_join(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """cat, stack: unmapped parts are spread over the lanes."""
+    flags = mapped[0]
+    parts = [a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[0], flags, strict=True)]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    kwargs = {k: v for k, v in kwargs.items() if k != "dim"}
+    new = 1 if "stack" in op.name() else 0
+    rank = max(p.dim() for p in parts) - 1 + new
+    if not new:
+        parts = [p for p in parts if p.dim() - 1 == rank] or parts  # legacy: cat skips empty 1-d parts
+    return op(parts, dim % max(rank, 1) + 1, **kwargs)
+
+
+row("view _unsafe_view reshape _reshape_alias_sizes", Movement(), batch=sizes_in_front)
+row("view.dtype", Movement(), batch=batch_view_dtype)
+row("expand", Movement(), batch=batch_expand)
+row("permute", Movement(), batch=batch_permute)
+row("t", Movement(), batch=batch_t)
+row("transpose", Movement(), batch=batch_transpose)
+row("squeeze", Movement(), batch=batch_squeeze)
+row("unsqueeze", Movement(), batch=batch_unsqueeze)
+row("as_strided", Movement(), batch=batch_as_strided)
+row("diagonal", Movement(), batch=batch_diagonal)
+row("repeat", Movement(), batch=batch_repeat)
+row("roll", Movement(), batch=batch_roll)
+row("flip", Movement(), batch=batch_flip)
+row("tril triu view_as_real view_as_complex constant_pad_nd", Movement(), batch=in_front)
+row("detach", Movement(), batch=batch_alias, tangent=tangent_alias)
+row("alias lift_fresh lift _conj _neg_view resolve_conj resolve_neg", Movement(), batch=in_front)
+row("real imag", Movement(), batch=in_front)
+row("select", Movement(dims=(1,)))
+row("slice unbind", Movement(dims=(1,)))
+row("split split_with_sizes unsafe_split unsafe_split_with_sizes", Movement(dims=(2,)))
+row("unfold", Movement(dims=(1,)))
+row("select_backward slice_backward diagonal_backward unfold_backward", Movement(), batch=batch_scatter_back)
+row("cat stack", Linear(), batch=batch_join)

@@ -1,0 +1,315 @@
+"""Reverse mode: `vjp`, `grad`, `grad_and_value` on PyTorch's own engine.
+
+No level is pushed. The inputs become fresh variables and `torch.autograd.grad` does the rest; a graph of the result is kept only
+where something outside of the call can ask for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .core import tree
+from .core.errors import ArgumentError
+from .core.fresh import fresh, stopped
+from .core.level import THREAD, graph_task_id, user_stopped_gradient
+from .core.torch_private import NoFunction
+from .ops.safe import nested_differentiation
+
+Tensor = torch.Tensor
+
+
+def name_of(func: Any) -> str:
+    """The user's name for a function, for messages."""
+    return getattr(func, "__name__", None) or type(func).__name__
+
+
+def differentiable(x: Any) -> bool:
+    """Whether a leaf can be differentiated by."""
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+class Reverse:
+    """One differentiation: variables made from the inputs, and what must be kept for those outside."""
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        self.recording = torch.is_grad_enabled() or graph_task_id() != -1
+        self.stop = user_stopped_gradient()
+        self.connected = not self.stop and any(x.requires_grad for x in inputs)
+        self.inner = [fresh(x) for x in inputs]
+
+    def keeps_graph(self, outputs: list[Tensor]) -> bool:
+        """Whether the derivative itself must be differentiable by what is outside."""
+        if self.stop or not self.recording:
+            return False
+        if self.connected or any(level.saw_grad for level in THREAD.levels):
+            return True
+        own = {id(x) for x in self.inner}
+        return any(reaches_outside(y, own) for y in outputs if y.requires_grad)
+
+    def released(self, value: Any, keep: bool) -> Any:
+        """An output for the caller: with its graph where that leads outside."""
+        if not isinstance(value, Tensor):
+            return value
+        if self.stop:
+            return stopped(value)
+        if value.requires_grad and not keep:
+            with NoFunction():
+                return value.detach()
+        return value
+
+
+def reaches_outside(y: Tensor, own: set[int]) -> bool:
+    """Whether the graph of `y` ends in a variable other than ours."""
+    seen: set[Any] = set()
+    stack = [y.grad_fn]
+    if y.grad_fn is None:
+        return id(y) not in own
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        following = node.next_functions
+        if following:
+            stack.extend(n for n, _ in following)
+        else:
+            variable = getattr(node, "variable", None)
+            if variable is not None and id(variable) not in own:
+                return True
+    return False
+
+
+def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Value of `func` and the function that pulls cotangents back: `(output, vjp_fn)`, or `(output, vjp_fn, aux)`.
+
+    Args:
+        func: a function of the primals; returns a tensor or a pytree of tensors (with `has_aux`: a pair of that and anything).
+        primals: tensors or pytrees of tensors.
+        has_aux: whether `func` returns `(output, aux)`.
+
+    Returns:
+        `vjp_fn(cotangents)` takes cotangents of the output's structure and shapes and returns a tuple, one entry for each primal, of
+        its structure. It can be called again, and mapped over cotangents.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> out, pull = pf.vjp(torch.sin, torch.zeros(3))
+        >>> pull(torch.ones(3))[0]
+        tensor([1., 1., 1.])
+    """
+    leaves, spec = tree.flat(primals)
+    places = [k for k, x in enumerate(leaves) if differentiable(x)]
+    state = Reverse([leaves[k] for k in places])
+    inner = list(leaves)
+    for k, x in zip(places, state.inner, strict=True):
+        inner[k] = x
+    with torch.enable_grad(), nested_differentiation():
+        result = func(*tree.unflatten(inner, spec))
+    aux = None
+    if has_aux:
+        if not (isinstance(result, tuple) and len(result) == 2):
+            msg = f"vjp({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+            raise ArgumentError(msg)
+        result, aux = result
+    outs, out_spec = tree.flat(result)
+    for k, o in enumerate(outs):
+        if not isinstance(o, Tensor):
+            path = tree.paths(result, "output")[k]
+            msg = f"vjp({name_of(func)}): {path} is {kind(o)}; every output must be a tensor (return other things as aux)"
+            raise ArgumentError(msg)
+    live = [k for k, o in enumerate(outs) if o.requires_grad]
+    keep = state.keeps_graph([outs[k] for k in live])
+
+    def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        given = cotangents[0] if len(cotangents) == 1 else cotangents
+        flat, given_spec = tree.flat(given)
+        if len(cotangents) == 1 and isinstance(given, tuple) and len(given) == 1 and isinstance(result, Tensor):
+            flat, given_spec = tree.flat(given[0])
+        check_cotangents(func, result, outs, out_spec, given, flat, given_spec)
+        if create_graph is None:
+            create_graph = torch.is_grad_enabled() and (
+                keep or any(isinstance(c, Tensor) and c.requires_grad for c in flat) or any(v.saw_grad for v in THREAD.levels)
+            )
+        grads: Any = [None] * len(places)
+        if live and places:
+            with NoFunction():
+                grads = torch.autograd.grad(
+                    [outs[k] for k in live],
+                    state.inner,
+                    [flat[k] for k in live],
+                    retain_graph=retain_graph,
+                    create_graph=create_graph,
+                    allow_unused=True,
+                )
+        made: list[Any] = [None] * len(leaves)
+        for k, x, g in zip(places, state.inner, grads, strict=True):
+            made[k] = zeros(x) if g is None else g
+        return tree.unflatten(made, spec)
+
+    values = tree.unflatten([state.released(o, keep) for o in outs], out_spec)
+    if has_aux:
+        return values, vjp_fn, tree.map_leaves(lambda a: state.released(a, keep), aux)
+    return values, vjp_fn
+
+
+def zeros(x: Tensor) -> Tensor:
+    """The derivative by an input that the output does not depend on."""
+    with NoFunction():
+        return torch.zeros_like(x, requires_grad=False)
+
+
+def kind(value: Any) -> str:
+    """A word for what a value is, for messages."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def check_cotangents(func: Any, result: Any, outs: list[Any], out_spec: Any, given: Any, flat: Any, given_spec: Any) -> None:
+    """The cotangents have the structure and the shapes of the output."""
+    if given_spec != out_spec and len(flat) != len(outs):
+        msg = f"vjp_fn of {name_of(func)}: the cotangents have the structure {given_spec}, the output has {out_spec}"
+        raise ArgumentError(msg)
+    for k, (o, c) in enumerate(zip(outs, flat, strict=True)):
+        if not isinstance(c, Tensor) or c.shape != o.shape:
+            path = tree.paths(result, "output")[k]
+            msg = f"vjp_fn of {name_of(func)}: the cotangent of {path} is {kind(c)}, the output is {kind(o)}; they must agree"
+            raise ArgumentError(msg)
+
+
+def argument_positions(func: Any, argnums: Any, args: tuple[Any, ...], what: str) -> tuple[int, ...]:
+    """`argnums` (ints or parameter names) as positions among the arguments."""
+    asked = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    if not asked:
+        msg = f"{what}({name_of(func)}, argnums={argnums!r}): argnums is empty; name at least one argument"
+        raise ArgumentError(msg)
+    out = []
+    for a in asked:
+        if isinstance(a, str):
+            names = list(inspect.signature(func).parameters)
+            if a not in names:
+                msg = f"{what}({name_of(func)}, argnums={argnums!r}): there is no parameter {a!r}; there are {', '.join(names)}"
+                raise ArgumentError(msg)
+            a = names.index(a)
+        if not isinstance(a, int) or not -len(args) <= a < len(args):
+            msg = f"{what}({name_of(func)}, argnums={argnums!r}): argument {a!r} is out of range; {len(args)} positional arguments were given"
+            raise ArgumentError(msg)
+        out.append(a % len(args))
+    if len(set(out)) != len(out):
+        msg = f"{what}({name_of(func)}, argnums={argnums!r}): an argument is named twice"
+        raise ArgumentError(msg)
+    return tuple(out)
+
+
+def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """As `grad`, returning `(gradient, value)`, or `(gradient, (value, aux))` with `has_aux`.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> pf.grad_and_value(lambda x: (x * x).sum())(torch.ones(2))
+        (tensor([2., 2.]), tensor(2.))
+    """
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        positions = argument_positions(func, argnums, args, "grad")
+        chosen = [args[k] for k in positions]
+        leaves, spec = tree.flat(chosen)
+        places = [k for k, x in enumerate(leaves) if differentiable(x)]
+        if not places:
+            msg = f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among {describe_leaves(leaves)}; cast with .float() or .double()"
+            raise ArgumentError(msg)
+        state = Reverse([leaves[k] for k in places])
+        inner = list(leaves)
+        for k, x in zip(places, state.inner, strict=True):
+            inner[k] = x
+        full = list(args)
+        for k, value in zip(positions, tree.unflatten(inner, spec), strict=True):
+            full[k] = value
+        with torch.enable_grad(), nested_differentiation():
+            result = func(*full, **kwargs)
+        aux = None
+        if has_aux:
+            if not (isinstance(result, tuple) and len(result) == 2):
+                msg = f"grad({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                raise ArgumentError(msg)
+            result, aux = result
+        y = scalar_output(func, result)
+        keep = state.keeps_graph([y]) if y.requires_grad else False
+        grads: Any = [None] * len(places)
+        if y.requires_grad:
+            with NoFunction():
+                seed = torch.ones_like(y, requires_grad=False)
+                grads = torch.autograd.grad(y, state.inner, seed, create_graph=keep, retain_graph=keep, allow_unused=True)
+        made: list[Any] = [None] * len(leaves)
+        for k, x, g in zip(places, state.inner, grads, strict=True):
+            made[k] = zeros(x) if g is None else (stopped(g) if state.stop else g)
+        gradients = tree.unflatten(made, spec)
+        gradient = gradients if isinstance(argnums, (tuple, list)) else gradients[0]
+        value = state.released(result, keep)
+        if has_aux:
+            return _as_argnums(gradient, argnums), (value, tree.map_leaves(lambda a: state.released(a, keep), aux))
+        return _as_argnums(gradient, argnums), value
+
+    return wrapped
+
+
+def _as_argnums(gradient: Any, argnums: Any) -> Any:
+    return tuple(gradient) if isinstance(argnums, (tuple, list)) else gradient
+
+
+def describe_leaves(leaves: list[Any]) -> str:
+    """Dtypes and types of some leaves, for messages."""
+    return ", ".join(str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in leaves) or "no leaves"
+
+
+def scalar_output(func: Any, result: Any) -> Tensor:
+    """The output of a function to take the gradient of."""
+    if not isinstance(result, Tensor):
+        msg = f"grad({name_of(func)}): the function must return a scalar tensor, but returned {kind(result)}"
+        raise ArgumentError(msg)
+    if result.numel() != 1:
+        msg = (
+            f"grad({name_of(func)}): the function must return a scalar, but returned {kind(result)}. Sum it, or use vjp, jacrev or "
+            "vmap(grad)."
+        )
+        raise ArgumentError(msg)
+    return result
+
+
+def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """The gradient of a function with a scalar output.
+
+    Args:
+        func: returns one tensor with one element (with `has_aux`: a pair of that and anything).
+        argnums: which arguments to differentiate by: an int, a parameter's name, or a tuple of them.
+        has_aux: whether `func` returns `(output, aux)`.
+
+    Returns:
+        A function of the same arguments; it returns the gradient in the structure of the argument (a tuple for a tuple of
+        argnums), or `(gradient, aux)`.
+
+    Raises:
+        ArgumentError: the output is no scalar, argnums are out of range, or nothing can be differentiated by.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> pf.grad(lambda x: (x ** 2).sum())(torch.tensor([1.0, 2.0]))
+        tensor([2., 4.])
+    """
+    both = grad_and_value(func, argnums, has_aux)
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        gradient, value = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return wrapped
+
+
+__all__ = ["grad", "grad_and_value", "vjp"]
