@@ -29,6 +29,8 @@ def batching_rule(e: Entry) -> Rule:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):
                 return make(e.row.kind)
+    if e.composite:
+        return decomposed(kinds.Decomposed())
     return run_lanes if e.dynamic else lane_loop
 
 

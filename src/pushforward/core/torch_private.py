@@ -33,10 +33,14 @@ graph_task_id = _C._current_graph_task_id
 set_conj = _C._set_conj
 set_neg = _C._set_neg
 
+# Says that an operator is torch's own composition of others: where autograd's keys are off it arrives whole.
+COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
 __all__ = [
+    "COMPOSITE",
     "ForceKeys",
     "NoDispatch",
     "NoFunction",

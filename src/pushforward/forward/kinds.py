@@ -29,6 +29,8 @@ def tangent_rule(e: Entry) -> Rule:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):
                 return make(e.row.kind)
+    if e.composite:
+        return decomposed(kinds.Decomposed())
     return from_reverse
 
 
