@@ -1,6 +1,7 @@
 """Composable function transforms for PyTorch: batching, forward and reverse mode, Jacobians and Hessians."""
 
 from . import forward_ad
+from . import functions as _functions  # noqa: F401  (catches torch.autograd.Function.apply)
 from .batch.vmap import vmap
 from .core.errors import (
     ArgumentError,

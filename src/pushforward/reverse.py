@@ -15,7 +15,7 @@ import torch
 
 from .core import tree
 from .core.errors import ArgumentError
-from .core.fresh import fresh, stopped
+from .core.fresh import fresh, released, stopped
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.torch_private import NoFunction
 from .ops.safe import nested_differentiation
@@ -58,8 +58,7 @@ class Reverse:
         if self.stop:
             return stopped(value)
         if value.requires_grad and not keep:
-            with NoFunction():
-                return value.detach()
+            return released(value)
         return value
 
 

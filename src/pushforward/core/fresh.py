@@ -21,6 +21,12 @@ def fresh(x: Tensor) -> Tensor:
         return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
+def released(x: Tensor) -> Tensor:
+    """`x` without its own graph; tangents and the graphs of the payload stay."""
+    with NoFunction():
+        return x.detach()
+
+
 def stopped(x: Tensor) -> Tensor:
     """What the user means by `x.detach()`: no derivative of any level passes."""
     return x._stopped() if isinstance(x, Traced) else x.detach()

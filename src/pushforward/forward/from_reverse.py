@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..core.errors import NotDifferentiableError
-from ..core.fresh import fresh
+from ..core.fresh import fresh, released
 from ..core.level import autograd_on, is_grad_enabled
 from ..core.source import source_line
 
@@ -61,7 +61,7 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
         if live:
             for k, t in zip(live, transposed([outs[k] for k in live], inputs, directions, outside), strict=True):
                 made[k] = t
-    values = outs if outside else [o.detach() if isinstance(o, Tensor) and o.requires_grad else o for o in outs]
+    values = outs if outside else [released(o) if isinstance(o, Tensor) and o.requires_grad else o for o in outs]
     if isinstance(out, (list, tuple)):
         return tuple(values) if not isinstance(out, list) else values, tuple(made)
     return values[0], made[0]
@@ -103,7 +103,7 @@ def transposed(
     except RuntimeError:
         return by_rows(outs, inputs, directions)
     return [
-        torch.zeros_like(o) if t is None else t if outside else t.detach() for t, o in zip(tangents, outs, strict=True)
+        torch.zeros_like(o) if t is None else t if outside else released(t) for t, o in zip(tangents, outs, strict=True)
     ]
 
 
@@ -125,4 +125,4 @@ def row_product(element: Tensor, seed: complex, inputs: list[Tensor], directions
     weight = torch.full_like(element, seed)
     row = torch.autograd.grad(element, inputs, weight, retain_graph=True, allow_unused=True)
     parts = [torch.real(g.conj() * d).sum() for g, d in zip(row, directions, strict=True) if g is not None]
-    return sum(parts[1:], parts[0]) if parts else torch.real(element.detach() * 0)
+    return sum(parts[1:], parts[0]) if parts else torch.real(released(element) * 0)

@@ -1,0 +1,442 @@
+"""`torch.autograd.Function` under every transform: the user's `backward`, `jvp` and `vmap` are what counts, not the body.
+
+`apply` does not pass through dispatch, so it is caught here, and only where a traced value is among its arguments. Each level is
+interpreted in turn: a batching level maps the class, a dual level uses its `jvp` or transposes its `backward`, and what is left runs
+as torch runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.checkpoint import CheckpointFunction
+
+from .batch import level as batching
+from .batch.fallback import run_lanes
+from .batch.level import Batched, BatchLevel
+from .core.level import THREAD, Level, is_grad_enabled
+from .core.torch_private import NoFunction, pop_mode, push_mode
+from .core.traced import Traced
+from .forward import level as duals
+from .forward.from_reverse import from_reverse
+from .forward.level import Dual
+
+Tensor = torch.Tensor
+Function = torch.autograd.Function
+_ORIGINAL = Function.apply.__func__  # type: ignore[attr-defined]
+_BASE = torch.autograd.function._SingleLevelFunction
+
+
+class VmapInfo(NamedTuple):
+    """What a class's own `vmap` is told, as torch.func tells it."""
+
+    batch_size: int
+    randomness: str
+
+
+class Context:
+    """A stand-in for `ctx`: keeps what the class saves, for a `jvp` or a `backward` that is run by hand."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...] = ()) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.materialize_grads = True
+        self._backward: tuple[Any, ...] = ()
+        self._forward: tuple[Any, ...] | None = None
+        self._non_differentiable: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._backward = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._forward = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was saved."""
+        return self._backward
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._non_differentiable = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._dirty = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """As in torch."""
+        self.materialize_grads = value
+
+
+def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`cls.apply`, by levels where a traced value is among the arguments."""
+    if THREAD.levels:
+        for a in args:
+            if isinstance(a, Traced):
+                return by_level(cls, args, kwargs)
+        for a in kwargs.values():
+            if isinstance(a, Traced):
+                return by_level(cls, args, kwargs)
+    return _ORIGINAL(cls, *args, **kwargs)
+
+
+def install() -> None:
+    """Catch `apply` from now on."""
+    Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+
+
+def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Interpret a call for the innermost level among the arguments."""
+    if kwargs:
+        args = bound(cls, args, kwargs)
+    if cls is CheckpointFunction:  # its backward works with .backward() only; the values are the same without it
+        return args[0](*args[2:])
+    traced = [a for a in args if isinstance(a, Traced)]
+    living = [level for level in THREAD.levels if any(a._level is level for a in traced)]
+    if not living:
+        return _ORIGINAL(cls, *args)
+    level: Any = living[-1]
+    with NoFunction():
+        recorded = is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+        if isinstance(level, BatchLevel) and not has_own(cls, "vmap") and not any(entangled(a, level) for a in args):
+            return _ORIGINAL(cls, *args)
+        if recorded and any(type(a) in (Batched, Dual) and a._level is level and a.requires_grad for a in args):
+            return _ORIGINAL(hybrid(cls, level), *args)
+    return interpret(cls, level, args)
+
+
+def bound(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Keyword arguments put in their positions."""
+    if has_own(cls, "setup_context"):
+        call = inspect.signature(cls.forward).bind(*args, **kwargs)
+    else:
+        call = inspect.signature(cls.forward).bind(None, *args, **kwargs)
+    call.apply_defaults()
+    return call.args if has_own(cls, "setup_context") else call.args[1:]
+
+
+def has_own(cls: Any, name: str) -> bool:
+    """Whether the class itself defines a static method."""
+    return getattr(cls, name) is not getattr(Function, name) and getattr(cls, name) is not getattr(_BASE, name, None)
+
+
+def entangled(x: Any, level: Level) -> bool:
+    """Whether the levels below, or autograd of the payloads, differentiate a value."""
+    if type(x) is Batched:
+        below = x._payload
+        if x._level is not level and x.requires_grad:
+            return True
+        return below.requires_grad or entangled(below, level)
+    if type(x) is Dual:
+        return x._tangent is not None or x.requires_grad or x._primal.requires_grad or entangled(x._primal, level)
+    return isinstance(x, Tensor) and x.requires_grad
+
+
+@contextlib.contextmanager
+def below(level: Any) -> Iterator[None]:
+    """The modes from the top down to `level` taken off for a while."""
+    taken = []
+    while not taken or taken[-1] is not level:
+        taken.append(pop_mode(None))
+    try:
+        yield
+    finally:
+        for mode in reversed(taken):
+            push_mode(mode)
+
+
+def interpret(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
+    """The result of a call as values of `level`, from calls on what is below."""
+    if isinstance(level, BatchLevel):
+        return interpret_batch(cls, level, args)
+    return interpret_dual(cls, level, args)
+
+
+# -- forward mode -------------------------------------------------------------------------------------------------
+
+
+class _Apply:
+    """A class as an operator, for the rule that transposes its reverse mode."""
+
+    namespace = "aten"
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+
+    def name(self) -> str:
+        return self.cls.__name__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.cls.apply(*args)
+
+
+def interpret_dual(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
+    """Value and tangent by the class's own `jvp`, or by transposing its `backward`."""
+    primals = [a._primal if type(a) is Dual and a._level is level else a for a in args]
+    tangents = [a._tangent if type(a) is Dual and a._level is level else None for a in args]
+    moving = any(t is not None for t in tangents) and is_grad_enabled() and not level.suspended
+    with below(level):
+        if not moving:
+            out, tangent = cls.apply(*primals), None
+        elif has_own(cls, "jvp"):
+            out = cls.apply(*primals)
+            tangent = pushed(cls, primals, tangents, out)
+        else:
+            out, tangent = from_reverse(_Apply(cls), level, primals, tangents, {})
+    if isinstance(out, (tuple, list)):
+        moved = tangent if isinstance(tangent, (tuple, list)) else [tangent] * len(out)
+        return tuple(
+            duals.wrap(level, o, fit(t, o)) if isinstance(o, Tensor) else o for o, t in zip(out, moved, strict=True)
+        )
+    if isinstance(tangent, (tuple, list)):
+        tangent = tangent[0]
+    return duals.wrap(level, out, fit(tangent, out)) if isinstance(out, Tensor) else out
+
+
+def fit(tangent: Any, out: Tensor) -> Any:
+    """A tangent only where there can be one."""
+    return tangent if tangent is not None and (out.is_floating_point() or out.is_complex()) else None
+
+
+def pushed(cls: Any, primals: list[Any], tangents: list[Any], out: Any) -> Any:
+    """The tangent by the class's `jvp`, on a context made from the primals."""
+    ctx = Context(tuple(t is not None for t in tangents))
+    filled_by(cls, ctx, primals, out)
+    if ctx._forward is not None:
+        ctx._backward = ctx._forward
+    if ctx.materialize_grads:
+        tangents = [
+            torch.zeros_like(p) if t is None and isinstance(p, Tensor) and (p.is_floating_point() or p.is_complex()) else t
+            for p, t in zip(primals, tangents, strict=True)
+        ]
+    return cls.jvp(ctx, *tangents)
+
+
+def filled_by(cls: Any, ctx: Any, inputs: list[Any], out: Any) -> Any:
+    """Let the class fill a context; what it saved of its own output stands for the output that is returned."""
+    if has_own(cls, "setup_context"):
+        cls.setup_context(ctx, tuple(inputs), out)
+        return out
+    again = cls.forward(ctx, *inputs)
+    pairs = list(zip(again, out, strict=True)) if isinstance(again, (tuple, list)) else [(again, out)]
+
+    def real(t: Any) -> Any:
+        return next((o for a, o in pairs if a is t), t)
+
+    ctx._backward = tuple(real(t) for t in ctx._backward)
+    ctx._forward = None if ctx._forward is None else tuple(real(t) for t in ctx._forward)
+    ctx._non_differentiable = tuple(real(t) for t in ctx._non_differentiable)
+    return out
+
+
+# -- batching -----------------------------------------------------------------------------------------------------
+
+
+def interpret_batch(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
+    """By the class's own `vmap`, or by a class that maps its `forward`, `backward` and `jvp`."""
+    flags = [type(a) is Batched and a._level is level and a._mapped for a in args]
+    payloads = [a._payload if type(a) is Batched and a._level is level else a for a in args]
+    if not any(flags):
+        with below(level):
+            return wrapped_all(level, cls.apply(*payloads), False)
+    if has_own(cls, "vmap"):
+        info = VmapInfo(level.size, level.randomness)
+        with below(level):
+            out, out_dims = cls.vmap(info, tuple(0 if f else None for f in flags), *payloads)
+            return placed(level, out, out_dims)
+    with below(level):
+        made = mapped_class(cls, level.size, level.randomness, flags)
+        try:
+            out = made.apply(*payloads)
+        except _LanesDisagree:
+            out = run_lanes(_Apply(cls), level, payloads, flags, {})
+    return wrapped_all(level, out, True)
+
+
+def wrapped_all(level: Any, out: Any, mapped: bool) -> Any:
+    """Every tensor of a result as a value of the level."""
+    if isinstance(out, (tuple, list)):
+        return tuple(wrapped_all(level, o, mapped) for o in out)
+    return batching.wrap(level, out, mapped) if isinstance(out, Tensor) else out
+
+
+def placed(level: Any, out: Any, dims: Any) -> Any:
+    """The result of a class's own `vmap`, by the out_dims it returned."""
+    if isinstance(out, (tuple, list)):
+        dims = dims if isinstance(dims, (tuple, list)) else [dims] * len(out)
+        return tuple(placed(level, o, d) for o, d in zip(out, dims, strict=True))
+    if not isinstance(out, Tensor):
+        return out
+    if isinstance(dims, (tuple, list)):
+        dims = dims[0]
+    return batching.wrap(level, out if dims in (None, 0) else out.movedim(dims, 0), dims is not None)
+
+
+class _LanesDisagree(Exception):
+    """Lanes took different paths inside a mapped class: it is run lane by lane instead."""
+
+
+class _Running(contextlib.AbstractContextManager):
+    """A level of its own for the body of a mapped class."""
+
+    def __init__(self, size: int, randomness: str) -> None:
+        self.level = BatchLevel(size, randomness)
+
+    def __enter__(self) -> BatchLevel:
+        self.level.start()
+        return self.level
+
+    def __exit__(self, *_: Any) -> None:
+        self.level.stop()
+
+    def check(self) -> None:
+        if self.level.queue:
+            raise _LanesDisagree
+
+
+def mapped_class(cls: Any, size: int, randomness: str, flags: list[bool]) -> Any:
+    """A class over payloads whose `forward` maps that of `cls`, and whose `backward` and `jvp` map its own."""
+
+    class Mapped(Function):
+        @staticmethod
+        def forward(ctx: Any, *payloads: Any) -> Any:
+            running = _Running(size, randomness)
+            inner = Context(tuple(ctx.needs_input_grad))
+            with running as level:
+                inputs = [batching.wrap(level, p, True) if f else p for p, f in zip(payloads, flags, strict=True)]
+                if has_own(cls, "setup_context"):
+                    out = cls.forward(*inputs)
+                    cls.setup_context(inner, tuple(inputs), out)
+                else:
+                    out = cls.forward(inner, *inputs)
+                running.check()
+                outs = list(out) if isinstance(out, (tuple, list)) else [out]
+                raw = [spread(level, o) for o in outs]
+                known = {id(i): p for i, p in zip(inputs, payloads, strict=True)} | {
+                    id(o): r for o, r in zip(outs, raw, strict=True)
+                }
+                ctx.kept = Kept(level, inner, known)
+            ctx.save_for_backward(*ctx.kept.backward)
+            if ctx.kept.forward is not None:
+                ctx.save_for_forward(*ctx.kept.forward)
+            plain = [r for o, r in zip(outs, raw, strict=True) if any(o is n for n in inner._non_differentiable)]
+            if plain:
+                ctx.mark_non_differentiable(*plain)
+            ctx.set_materialize_grads(inner.materialize_grads)
+            return tuple(raw) if isinstance(out, (tuple, list)) else raw[0]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            running = _Running(size, randomness)
+            with running as level:
+                inner = ctx.kept.context(level, ctx.saved_tensors)
+                given = [batching.wrap(level, g, True) if isinstance(g, Tensor) else g for g in grads]
+                out = cls.backward(inner, *given)
+                running.check()
+                full = [spread(level, g) for g in (out if isinstance(out, (tuple, list)) else (out,))]
+            return tuple(g if f or not isinstance(g, Tensor) else g.sum(0) for g, f in zip(full, flags, strict=False))
+
+    if has_own(cls, "jvp"):
+
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            running = _Running(size, randomness)
+            with running as level:
+                inner = ctx.kept.context(level, ctx.saved_tensors)
+                moved = [
+                    batching.wrap(level, t, f) if isinstance(t, Tensor) else t for t, f in zip(tangents, flags, strict=True)
+                ]
+                out = cls.jvp(inner, *moved)
+                running.check()
+                if isinstance(out, (tuple, list)):
+                    return tuple(spread(level, o) for o in out)
+                return spread(level, out)
+
+        Mapped.jvp = staticmethod(jvp)  # type: ignore[assignment]
+    Mapped.__name__ = f"Mapped{cls.__name__}"
+    return Mapped
+
+
+def spread(level: Any, o: Any) -> Any:
+    """The payload of an output, one for each lane."""
+    if not isinstance(o, Tensor):
+        return o
+    if type(o) is Batched and o._level is level:
+        if o._mapped:
+            return o._payload
+        o = o._payload
+    return o.unsqueeze(0).expand(level.size, *o.shape)
+
+
+class Kept:
+    """What a class saved while it was mapped: payloads, to be wrapped again for its `backward`."""
+
+    def __init__(self, level: Any, ctx: Context, known: dict[int, Any]) -> None:
+        def lowered(t: Any) -> tuple[Any, bool]:
+            if type(t) is Batched and t._level is level:
+                return known.get(id(t), t._payload), t._mapped
+            return t, False
+
+        backward = [lowered(t) for t in ctx._backward]
+        forward = None if ctx._forward is None else [lowered(t) for t in ctx._forward]
+        self.backward = [t for t, _ in backward]
+        self.forward = None if forward is None else [t for t, _ in forward]
+        self.flags = [f for _, f in backward]
+        self.needs_input_grad = ctx.needs_input_grad
+        known_names = set(vars(Context()))
+        self.attributes = {k: lowered(v) for k, v in vars(ctx).items() if k not in known_names}
+
+    def context(self, level: Any, saved: Any) -> Context:
+        """A context whose saved tensors are values of `level`."""
+        ctx = Context(self.needs_input_grad)
+
+        def lifted(t: Any, f: bool) -> Any:
+            return batching.wrap(level, t, True) if f else t
+
+        ctx._backward = tuple(lifted(t, f) for t, f in zip(saved, self.flags, strict=True))
+        for name, (value, f) in self.attributes.items():
+            setattr(ctx, name, lifted(value, f))
+        return ctx
+
+
+# -- reverse mode recorded on traced values themselves -----------------------------------------------------------------
+
+
+def hybrid(cls: Any, level: Any) -> Any:
+    """A class for traced values that require grad: forward by levels, backward the user's own on the traced values."""
+
+    class Hybrid(Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            with torch.enable_grad():
+                out = interpret(cls, level, args)
+                inner = Context(tuple(ctx.needs_input_grad))
+                filled_by(cls, inner, list(args), out)
+            ctx.save_for_backward(*inner._backward)
+            ctx.inner = inner
+            inner._backward = ()
+            if inner._non_differentiable:
+                ctx.mark_non_differentiable(*inner._non_differentiable)
+            ctx.set_materialize_grads(inner.materialize_grads)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            inner = ctx.inner
+            inner._backward = ctx.saved_tensors
+            try:
+                return cls.backward(inner, *grads)
+            finally:
+                inner._backward = ()
+
+    Hybrid.__name__ = f"Hybrid{cls.__name__}"
+    return Hybrid
+
+
+install()
