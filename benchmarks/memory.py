@@ -155,9 +155,12 @@ def in_fresh_process(context: BaseContext, *task: str) -> dict[str, Any]:
 
 
 def measure_rows(rows: Iterable[Row], ours: str, theirs: str) -> Iterator[Memory]:
-    """The memory of each row. Each side runs in a process forked from one that has done nothing but import torch."""
+    """The memory of each row. Each side runs in a process forked from one that has done nothing but import torch.
+
+    torch._dynamo is imported there too, because torch.func does so in its first call, for seconds.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "benchmarks.workloads"])
+    context.set_forkserver_preload(["torch", "torch._dynamo", "benchmarks.workloads"])
     for row in rows:
         memory = Memory(row.name, row.subject, row.transform, row.group)
         # One at a time, so that they do not take memory from each other.
