@@ -15,7 +15,7 @@ import torch
 
 from .core import tree
 from .core.errors import ArgumentError
-from .core.fresh import fresh, released, stopped
+from .core.fresh import fresh, reach_outside, released, stopped
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.torch_private import NoFunction
 from .ops.safe import nested_differentiation
@@ -48,8 +48,7 @@ class Reverse:
             return False
         if self.connected or any(level.saw_grad for level in THREAD.levels):
             return True
-        own = {id(x) for x in self.inner}
-        return any(reaches_outside(y, own) for y in outputs if y.requires_grad)
+        return reach_outside(outputs, self.inner)
 
     def released(self, value: Any, keep: bool) -> Any:
         """An output for the caller: with its graph where that leads outside."""
@@ -60,27 +59,6 @@ class Reverse:
         if value.requires_grad and not keep:
             return released(value)
         return value
-
-
-def reaches_outside(y: Tensor, own: set[int]) -> bool:
-    """Whether the graph of `y` ends in a variable other than ours."""
-    seen: set[Any] = set()
-    stack = [y.grad_fn]
-    if y.grad_fn is None:
-        return id(y) not in own
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        following = node.next_functions
-        if following:
-            stack.extend(n for n, _ in following)
-        else:
-            variable = getattr(node, "variable", None)
-            if variable is not None and id(variable) not in own:
-                return True
-    return False
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:

@@ -9,8 +9,8 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.fresh import fresh, stopped
-from ..core.level import user_stopped_gradient
+from ..core.fresh import fresh, reach_outside, released, stopped
+from ..core.level import THREAD, user_stopped_gradient
 from ..core.torch_private import NoFunction
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation
@@ -186,7 +186,8 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     """
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
-    outside = torch.is_grad_enabled() and any(leaves[k].requires_grad for k in places)
+    stop = not torch.is_grad_enabled()
+    outside = not stop and (any(leaves[k].requires_grad for k in places) or any(v.saw_grad for v in THREAD.levels))
     inner = list(leaves)
     variables = []
     for k in places:
@@ -203,6 +204,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
                 grads = torch.autograd.grad(
                     [outs[k] for k in live], variables, seeds, create_graph=True, allow_unused=True
                 )
+            outside = not stop and (outside or reach_outside([outs[k] for k in live], variables))
             pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
 
     def jvp_fn(*tangents: Any) -> Any:
@@ -235,6 +237,5 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
                 made[k] = t
         return tree.unflatten(made, out_spec)
 
-    with NoFunction():
-        values = [o.detach() if isinstance(o, Tensor) and o.requires_grad and not outside else o for o in outs]
+    values = [released(o) if isinstance(o, Tensor) and o.requires_grad and not outside else o for o in outs]
     return tree.unflatten(values, out_spec), jvp_fn

@@ -189,20 +189,34 @@ def jacrev(
         outs, pull, aux = vjp(of_inputs, *leaves, has_aux=True)
         smooth = [k for k, o in enumerate(outs) if differentiable(o)]
 
+        turned = any(outs[k].is_complex() for k in smooth)
+
         def pulled(*cotangents: Tensor) -> tuple[Tensor, ...]:
             full = [torch.zeros_like(o) for o in outs]
             for k, c in zip(smooth, cotangents, strict=True):
                 full[k] = c
             return pull(full)
 
+        def pulled_complex(*cotangents: Tensor) -> tuple[Tensor, ...]:
+            """A cotangent u gives Re(conj(J) u) for real inputs, conj(J) u for complex ones: put J together."""
+            real = pulled(*cotangents)
+            if not any(not x.is_complex() for x in leaves):
+                return tuple(g.conj() for g in real)
+            imag = pulled(*[c * 1j if c.is_complex() else torch.zeros_like(c) for c in cotangents])
+            return tuple(
+                g.conj() if x.is_complex() else torch.complex(g, h) for g, h, x in zip(real, imag, leaves, strict=True)
+            )
+
         chosen = [outs[k] for k in smooth]
         total = sum(o.numel() for o in chosen)
-        rows = in_chunks(lambda a, b: list(vmap(pulled)(*basis(chosen, a, b))), total, chunk_size) if chosen else []
+        rows = in_chunks(lambda a, b: list(vmap(pulled_complex if turned else pulled)(*basis(chosen, a, b))), total, chunk_size) if chosen else []
         by_output: dict[int, list[Tensor]] = {}
         sizes = [o.numel() for o in chosen]
         cut = [r.split(sizes) for r in rows]
         for j, k in enumerate(smooth):
             by_output[k] = [c[j].reshape(*outs[k].shape, *x.shape) for c, x in zip(cut, leaves, strict=True)]
+            if turned and not outs[k].is_complex():
+                by_output[k] = [b.conj() if x.is_complex() else b.real for b, x in zip(by_output[k], leaves, strict=True)]
         blocks = [
             by_output.get(k) or [x.new_zeros((*o.shape, *x.shape)) for x in leaves] for k, o in enumerate(outs)
         ]
