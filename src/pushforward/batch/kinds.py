@@ -29,6 +29,9 @@ def batching_rule(e: Entry) -> Rule:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):
                 return make(e.row.kind)
+    formula = e.rule("formula")
+    if formula is not None:
+        return decomposed(kinds.Decomposed(formula))
     if e.composite:
         return decomposed(kinds.Decomposed())
     return run_lanes if e.dynamic else lane_loop

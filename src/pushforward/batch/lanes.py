@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..core.errors import DivergenceError
+from ..core.level import THREAD
 from ..core.source import source_line
 
 Tensor = torch.Tensor
@@ -55,6 +56,16 @@ class Lanes:
         self.splits.append(where)
         return best[0]
 
+    def agree(self, payload: Tensor, empty: Any = None) -> Any:
+        """The Python value of a mapped payload in the group of lanes that goes on; `empty` where there are no lanes."""
+        values = python_value(payload)
+        if self.size == 0:
+            if empty is not None:
+                return empty
+            msg = "vmap: a Python value was asked of a mapped tensor, but there are no lanes (in_dims of size 0)"
+            raise DivergenceError(msg)
+        return values[self.choose([_freeze(v) for v in values])]
+
 
 def lane_values(payload: Tensor, size: int) -> list[Any]:
     """The Python value of each lane of a payload, nested tuples for more than one element."""
@@ -75,15 +86,9 @@ def python_value(tensor: Tensor) -> Any:
     level = getattr(tensor, "_level", None)
     if level is not None:
         return level.inspect(tensor)
-    return tensor.tolist()
+    return tensor.tolist() if THREAD.reader is None else THREAD.reader(tensor)
 
 
 def inspect_value(level: Any, value: Any) -> Any:
     """The Python value of a value of a batching level, for the group of lanes that goes on."""
-    raw = python_value(value._payload)
-    if not value._mapped:
-        return raw
-    if level.size == 0:
-        msg = "vmap: a Python value was asked of a mapped tensor, but there are no lanes (in_dims of size 0)"
-        raise DivergenceError(msg)
-    return raw[level.choose([_freeze(v) for v in raw])]
+    return level.agree(value._payload) if value._mapped else python_value(value._payload)

@@ -6,7 +6,7 @@ function is at least uniform, so that a mapped value can later be written into i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,13 +15,14 @@ from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
 from ..core.level import Level, autograd_on, is_grad_enabled
 from ..core.source import source_line
-from ..core.torch_private import NoFunction
+from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import Traced, copy_lazy_bits, wrap_like
-from ..ops.table import Entry, entry
+from ..ops.table import ENTRIES, Entry, entry
 from .lanes import Lanes, inspect_value
 from .writes import write
 
 Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
 _SEQUENCES = (list, tuple)
 
 
@@ -29,7 +30,12 @@ class Batched(Traced):
     """A value of a `vmap`: `_payload`, and `_mapped`: whether its first dimension is the mapped one."""
 
     _payload: Tensor
-    _mapped: bool
+    _mapped: bool = True
+    _meta: Any = None  # how to make the wrapper of a like result, see `batch.fast`
+    _fast: ClassVar[dict[Any, Any]] = {}
+
+    def _below(self) -> Tensor:
+        return self._payload
 
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         from .escape import call_on_payloads
@@ -50,14 +56,16 @@ class Batched(Traced):
 def wrap(level: BatchLevel, payload: Tensor, mapped: bool) -> Batched:
     """A traced value of `level` over `payload`."""
     if mapped:
-        made = wrap_like(Batched, payload, payload.shape[1:], payload.stride()[1:])
+        made: Any = make_wrapper(
+            Batched, payload.shape[1:], payload.stride()[1:], None, None, payload.dtype, torch.strided, payload.device
+        )
     else:
-        made = wrap_like(Batched, payload, payload.shape, payload.stride())
+        made = make_wrapper(
+            Batched, payload.shape, payload.stride(), None, None, payload.dtype, torch.strided, payload.device
+        )
+        made._mapped = False
     made._payload = payload
-    made._mapped = mapped
     made._level = level
-    made._cell = None
-    made._path = None
     return made
 
 
@@ -66,6 +74,8 @@ def wrap_input(level: BatchLevel, payload: Tensor) -> Batched:
     if payload.layout is not torch.strided:
         payload = payload.to_dense()
     made = wrap(level, payload, True)
+    if payload.requires_grad:
+        level.tracked = True
     copy_lazy_bits(made, payload)
     return made
 
@@ -86,8 +96,40 @@ class BatchLevel(Level, Lanes):
         return source_line()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        e = ENTRIES.get(func) or entry(func)
+        if e.pointwise and not kwargs:
+            out = self.pointwise(e.call, args)
+            if out is not None:
+                return out
         with NoFunction():
-            return self.handle(entry(func), func, args, kwargs or {})
+            return self.handle(e, func, args, kwargs or {})
+
+    def pointwise(self, call: Any, args: tuple[Any, ...]) -> Any:
+        """An element-wise operator on plain payloads of one rank and dtype that need no recording; else None."""
+        values = []
+        rank = -1
+        dtype = None
+        for a in args:
+            kind = type(a)
+            if kind is Batched:
+                p = a._payload
+                if a._level is not self or not a._mapped or type(p) is not Tensor or (p.requires_grad and is_grad_enabled()):
+                    return None
+                if rank < 0:
+                    rank, dtype = p.dim(), p.dtype
+                elif p.dim() != rank or p.dtype is not dtype:
+                    return None
+                values.append(p)
+            elif kind is Tensor or kind is Parameter:
+                if a.dim() >= rank > 0 or a.dtype is not dtype or (a.requires_grad and is_grad_enabled()):
+                    return None
+                values.append(a)
+            else:
+                values.append(a)
+        if rank < 0:
+            return None
+        out = call(*values)
+        return wrap(self, out, True) if type(out) is Tensor else None
 
     def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator for all lanes."""
@@ -125,7 +167,7 @@ class BatchLevel(Level, Lanes):
                 mapped = True
                 flags = KeywordFlags(flags, kw_flags)
         if grad and is_grad_enabled():
-            self.saw_grad = True
+            self.saw_grad = self.tracked = True
         if grad and is_grad_enabled() and self.records(e, args, kwargs, mine):
             with autograd_on():
                 return self.compute(e, func, args, kwargs, values, flags, plain, mine, mapped)
@@ -190,7 +232,7 @@ class BatchLevel(Level, Lanes):
         kwargs = plain
         if e.strided and mine:
             relative_offset(func, args, values)
-        if e.random and self.lanes_differ(e):
+        if e.random and self.lanes_differ(e, func, values, kwargs):
             from .random import draw
 
             out, mapped = draw(self, e, func, values, flags, kwargs, mapped)
@@ -201,6 +243,8 @@ class BatchLevel(Level, Lanes):
             out = func(*values, **kwargs)
             if e.is_view and not mine:
                 return out  # a view of a captured tensor: writes through it must be seen as such
+        if not mine:
+            self.tracked = self.tracked or mapped  # a draw may have been asked to require grad, which shows later
         if type(out) is Tensor or isinstance(out, Tensor):
             if e.is_view and mine:
                 return self.wrap_view(args[0], (func, args[1:], kwargs, None), out, mapped)
@@ -216,9 +260,10 @@ class BatchLevel(Level, Lanes):
             rule = e.cache["batch"] = batching_rule(e)
         return rule
 
-    def lanes_differ(self, e: Entry) -> bool:
-        """Whether a random operator needs the level's `randomness` at all."""
-        return e.row is None or not e.row.rules.get("deterministic")
+    def lanes_differ(self, e: Entry, func: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether a random operator draws at all with these arguments: the row's rule `draws` decides, if it has one."""
+        draws = e.rule("draws")
+        return draws is None or draws(func, values, kwargs)
 
     def wrap_odd(self, out: Tensor, mapped: bool) -> Any:
         return wrap_input(self, out) if mapped else out
@@ -235,7 +280,8 @@ class BatchLevel(Level, Lanes):
             made = wrap_like(Batched, payload, payload.shape, payload.stride(), offset)
         copy_lazy_bits(made, payload)
         made._payload = payload
-        made._mapped = mapped
+        if not mapped:
+            made._mapped = False
         made._level = self
         made._cell = cell
         made._path = (base._path, step)
@@ -262,8 +308,7 @@ class BatchLevel(Level, Lanes):
         """Give a uniform buffer one copy for each lane; its views follow."""
         cell = target._cell
         if cell is None:
-            target._payload = self.spread(target._payload)
-            target._mapped = True
+            target._payload, target._mapped, target._meta = self.spread(target._payload), True, None
             return
         root, _ = cell.root
         cell.root = (self.spread(root), True)
@@ -285,6 +330,7 @@ class BatchLevel(Level, Lanes):
         """Make every living view again from the cell's root."""
         for value in cell.living():
             value._payload, value._mapped = self.replay(cell, value._path)
+            value._meta = None
 
     def replay(self, cell: Cell, path: Any) -> tuple[Tensor, bool]:
         """The payload that a path of view operators leads to."""

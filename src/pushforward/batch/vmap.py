@@ -13,6 +13,7 @@ from ..core.errors import ArgumentError
 from ..core.fresh import stopped
 from ..core.level import user_stopped_gradient
 from ..ops import families as _families  # noqa: F401  (fills the table)
+from . import fast as _fast  # noqa: F401  (registers the short ways)
 from .level import Batched, BatchLevel, wrap_input
 
 Tensor = torch.Tensor

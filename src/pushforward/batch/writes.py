@@ -23,7 +23,7 @@ def write(
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
-    if e.random and level.lanes_differ(e):
+    if e.random and level.lanes_differ(e, func, values, plain):
         return random_write(level, e, func, args, plain, values, flags, mapped, targets, ours)
     mapped = mapped or any(o and t._mapped for o, t in zip(ours, targets, strict=True))
     if not mapped:
@@ -34,15 +34,41 @@ def write(
                     track(level, target)
             values = [a._payload if isinstance(a, Batched) and a._level is level else v for a, v in zip(args, values, strict=True)]
             plain = {k: a._payload if isinstance(a, Batched) and a._level is level else a for k, a in kwargs.items()}
-        func(*values, **plain)
-        return returned(func, targets)
+        out = func(*values, **plain)
+        return returned(func, targets) if returns_written(func) else as_uniform(level, out)
     for target, own in zip(targets, ours, strict=True):
         if isinstance(target, Tensor) and not own:
             raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
     out, out_mapped = functional_result(level, e, func, values, flags, plain)
-    for target, result in zip(targets, out if isinstance(out, (list, tuple)) else [out], strict=False):
-        store(level, target, result, out_mapped)
-    return returned(func, targets)
+    return stored(level, e, func, targets, out, out_mapped)
+
+
+def stored(level: Any, e: Entry, func: Any, targets: list[Any], out: Any, mapped: bool) -> Any:
+    """Write the results of a functional operator into the targets; results that are no target are returned as they are."""
+    results = list(out) if isinstance(out, (list, tuple)) else [out]
+    others: list[Any] = []
+    if e.writes and len(results) > len(e.writes):  # torch's functional forms return the written arguments last
+        others, results = results[: -len(e.writes)], results[-len(e.writes) :]
+    for target, result in zip(targets, results, strict=False):
+        store(level, target, result, mapped)
+    if returns_written(func):
+        return returned(func, targets)
+    from .level import wrap
+
+    made = [wrap(level, o, mapped) for o in others]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def returns_written(func: Any) -> bool:
+    """Whether what a writing operator returns are the written tensors, and not results beside them."""
+    return all(r.alias_info is not None for r in func._schema.returns)
+
+
+def as_uniform(level: Any, out: Any) -> Any:
+    """Results that are the same for every lane, as values of the level."""
+    from .level import wrap
+
+    return wrap(level, out, False) if isinstance(out, Tensor) else tuple(wrap(level, o, False) for o in out)
 
 
 def functional_result(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any) -> tuple[Any, bool]:
@@ -55,10 +81,7 @@ def functional_result(level: Any, e: Entry, func: Any, values: Any, flags: Any, 
     kwargs = {k: v for k, v in kwargs.items() if k not in e.out_names}
     if not any(f is True or (f is not False and any(f)) for f in flags) and not getattr(flags, "keywords", None):
         return e.functional(*values, **kwargs), False
-    out = level.rule_for(fe)(e.functional, level, values, flags, kwargs)
-    if len(e.writes) and isinstance(out, (list, tuple)) and len(out) > len(e.writes):
-        out = out[-len(e.writes) :]  # torch's functional forms return the written arguments last
-    return out, True
+    return level.rule_for(fe)(e.functional, level, values, flags, kwargs), True
 
 
 class _on_copies:  # noqa: N801
@@ -123,7 +146,7 @@ def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> 
         return func(*args, **kwargs)
     view = e.functional
     made = level.handle(entry(view), view, args, kwargs)
-    target._payload, target._mapped = made._payload, made._mapped
+    target._payload, target._mapped, target._meta = made._payload, made._mapped, None
     target._cell, target._path = made._cell, made._path
     made._cell.add(target)
     with NoDispatch():
@@ -141,8 +164,12 @@ def random_write(
         if isinstance(target, Tensor) and not own and (mapped or level.randomness == "different"):
             raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
     if not any(ours) and level.randomness == "same":
-        func(*values, **kwargs)
-        return returned(func, targets)
+        out = func(*values, **kwargs)
+        return returned(func, targets) if returns_written(func) else as_uniform(level, out)
+    if not returns_written(func):
+        from .random import draw
+
+        return stored(level, e, func, targets, *draw(level, entry(e.functional), e.functional, values, flags, kwargs, mapped))
     result, result_mapped = draw_into(level, e, func, values, flags, kwargs)
     store(level, targets[0], result, result_mapped)
     return returned(func, targets)

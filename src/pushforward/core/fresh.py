@@ -17,8 +17,17 @@ def fresh(x: Tensor) -> Tensor:
 
     `detach` of a traced value called here reaches dispatch, where it is an alias that keeps tangents and the payload's graph.
     """
+    if isinstance(x, Traced):
+        mark_tracked(x)
     with NoFunction():
         return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+
+
+def mark_tracked(x: Any) -> None:
+    """Close the fast paths of a value's level: from now on a value of it may require grad."""
+    while isinstance(x, Traced):
+        x._level.tracked = True
+        x = x._below()
 
 
 def released(x: Tensor) -> Tensor:
@@ -78,6 +87,13 @@ def _numpy(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     return made if dtype is None else made.astype(dtype)
 
 
+def _requires_grad(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    mark_tracked(args[0])
+    return func(*args, **(kwargs or {}))
+
+
+SPECIAL[Tensor.requires_grad_] = _requires_grad
+SPECIAL[Tensor.requires_grad.__set__] = _requires_grad  # type: ignore[attr-defined]
 SPECIAL[Tensor.detach] = _detach
 SPECIAL[torch.detach] = _detach
 SPECIAL[Tensor.data.__get__] = _detach  # type: ignore[attr-defined]

@@ -30,6 +30,7 @@ class _Thread(threading.local):
         self.levels: list[Level] = []
         self.excluded: Any = None  # autograd's view of the world when the outermost transform began
         self.order = 0  # how many differentiations are running, of either mode
+        self.reader: Any = None  # while a program is recorded: what gives the Python value of a plain tensor
 
 
 THREAD = _Thread()
@@ -52,6 +53,7 @@ class Level(TorchDispatchMode):
         self.alone = False
         self.suspended = False
         self.grad_enabled = True
+        self.tracked = False  # some value of the level may require grad: the fast paths are closed
         self.saw_grad = False  # a payload required grad: derivatives taken inside must stay differentiable
 
     def start(self) -> None:
@@ -72,8 +74,8 @@ class Level(TorchDispatchMode):
         self.alive = False
 
     def on_top(self) -> bool:
-        """Whether an operator called now reaches this level first, and nothing below it."""
-        return self.alone and mode_count() == 1
+        """Whether an operator called now reaches this level, and nothing below it has a say or records it."""
+        return self.alone and self.alive and not self.tracked and mode_count() == 1
 
 
 class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)

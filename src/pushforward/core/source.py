@@ -11,12 +11,17 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
+def is_library_file(name: str) -> bool:
+    """Whether a file name is ours, torch's or the interpreter's own."""
+    return name.startswith((_PACKAGE, _TORCH)) or name.startswith("<frozen")
+
+
 def source_line() -> str:
     """`file.py:line` of the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((_PACKAGE, _TORCH)) and not name.startswith("<frozen"):
+        if not is_library_file(name):
             return f"{os.path.basename(name)}:{frame.f_lineno}"
         frame = frame.f_back
     return "<unknown>"

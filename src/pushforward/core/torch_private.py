@@ -36,10 +36,15 @@ set_neg = _C._set_neg
 # Says that an operator is torch's own composition of others: where autograd's keys are off it arrives whole.
 COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
 
+# On the fast path a payload operator must not come back to the level: its key is excluded for the one call.
+set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
+PYTHON_KEY = _C.DispatchKey.Python
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
 __all__ = [
+    "PYTHON_KEY",
     "COMPOSITE",
     "ForceKeys",
     "NoDispatch",
@@ -54,5 +59,6 @@ __all__ = [
     "pop_mode",
     "push_mode",
     "set_conj",
+    "set_key_excluded",
     "set_neg",
 ]

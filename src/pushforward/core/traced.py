@@ -8,7 +8,7 @@ the user's own `.detach()` is told from the engine's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -24,11 +24,17 @@ class Traced(torch.Tensor):
     """A value of a running transform; its subclasses say what the payload is."""
 
     _level: Any
-    _cell: Cell | None
-    _path: Path
+    _cell: Cell | None = None
+    _path: Path = None
+    _fast: ClassVar[dict[Any, Callable[[Any, tuple[Any, ...]], Any]]] = {}  # short ways by function: a result, or None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        fast = cls._fast.get(func)
+        if fast is not None and not kwargs:
+            out = fast(func, args)
+            if out is not None:
+                return out
         special = SPECIAL.get(func)
         with NoFunction():
             if special is not None:

@@ -7,7 +7,7 @@ below, and the rules are ordinary torch code, so that lower levels and autograd 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,7 +16,7 @@ from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostErro
 from ..core.fresh import stopped
 from ..core.level import Level, autograd_on, is_grad_enabled, user_stopped_gradient
 from ..core.source import source_line
-from ..core.torch_private import NoFunction
+from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import Traced, copy_lazy_bits, wrap_like
 from ..ops.table import Entry, entry
 from .writes import write
@@ -29,7 +29,11 @@ class Dual(Traced):
     """A dual number: `_primal` and `_tangent` (None: zero)."""
 
     _primal: Tensor
-    _tangent: Tensor | None
+    _tangent: Tensor | None = None
+    _fast: ClassVar[dict[Any, Any]] = {}
+
+    def _below(self) -> Tensor:
+        return self._primal
 
     def _stopped(self) -> Dual:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._primal), None)
@@ -48,12 +52,15 @@ class Dual(Traced):
 
 def wrap(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual:
     """A dual number of `level`."""
-    made = wrap_like(Dual, primal, primal.shape, primal.stride() if primal.layout is torch.strided else None)
+    if primal.layout is torch.strided:
+        made: Any = make_wrapper(
+            Dual, primal.shape, primal.stride(), None, None, primal.dtype, torch.strided, primal.device
+        )
+    else:
+        made = wrap_like(Dual, primal, primal.shape, None)
     made._primal = primal
     made._tangent = tangent
     made._level = level
-    made._cell = None
-    made._path = None
     return made
 
 
@@ -62,6 +69,8 @@ def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual
     made = wrap(level, primal, tangent)
     copy_lazy_bits(made, primal)
     made._cell = Cell(made, (primal, tangent), borrowed=tangent is not None)
+    if primal.requires_grad or (tangent is not None and tangent.requires_grad):
+        level.tracked = True
     return made
 
 
@@ -117,7 +126,7 @@ class DualLevel(Level):
         if moving and (self.suspended or user_stopped_gradient()):
             moving = False
         if grad and is_grad_enabled():
-            self.saw_grad = True
+            self.saw_grad = self.tracked = True
         if grad and is_grad_enabled() and self.records(e, args, kwargs, mine):
             with autograd_on():
                 return self.compute(e, func, args, kwargs, primals, tangents, plain, mine, moving)

@@ -17,7 +17,7 @@ def write(
     level: Any, e: Entry, func: Any, args: Any, kwargs: Any, primals: Any, tangents: Any, plain: Any, moving: bool
 ) -> Any:
     """Run a writing operator on primals, and write the tangents it gives."""
-    from .level import Dual
+    from .level import Dual, wrap
 
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
@@ -33,12 +33,24 @@ def write(
         if isinstance(target, Tensor) and not own and e.name not in KEEPS_STATISTICS and _differentiable(target):
             raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
     outs, out_tangents = functional_result(level, e, func, primals, tangents, plain, moving)
+    others: list[Any] = []
+    if e.writes and len(outs) > len(flat):  # torch's functional forms return the written arguments last
+        n = len(outs) - len(flat)
+        others = [wrap(level, o, t) for o, t in zip(outs[:n], out_tangents[:n], strict=True)]
+        outs, out_tangents = outs[n:], out_tangents[n:]
     for target, own, out, t in zip(flat, ours, outs, out_tangents, strict=False):
         if own:
             store(level, target, out, t)
         elif isinstance(target, Tensor):
             target.copy_(out)
-    return returned(func, targets)
+    if returns_written(func):
+        return returned(func, targets)
+    return others[0] if len(others) == 1 else tuple(others)
+
+
+def returns_written(func: Any) -> bool:
+    """Whether what a writing operator returns are the written tensors, and not results beside them."""
+    return all(r.alias_info is not None for r in func._schema.returns)
 
 
 KEEPS_STATISTICS = frozenset({"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"})
@@ -52,7 +64,7 @@ def in_place(
     level: Any, func: Any, args: Any, kwargs: Any, primals: Any, plain: Any, targets: Any, flat: Any, ours: Any
 ) -> Any:
     """A write of values without tangents: the operator itself, on the primals."""
-    from .level import Dual
+    from .level import Dual, wrap
 
     if is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in primals):
         for target, own in zip(flat, ours, strict=True):
@@ -60,8 +72,10 @@ def in_place(
                 track(level, target)
         primals = [a._primal if isinstance(a, Dual) and a._level is level else v for a, v in zip(args, primals, strict=True)]
         plain = {k: a._primal if isinstance(a, Dual) and a._level is level else a for k, a in kwargs.items()}
-    func(*primals, **plain)
-    return returned(func, targets)
+    out = func(*primals, **plain)
+    if returns_written(func):
+        return returned(func, targets)
+    return wrap(level, out, None) if isinstance(out, Tensor) else tuple(wrap(level, o, None) for o in out)
 
 
 def functional_result(
@@ -84,9 +98,6 @@ def functional_result(
     if not isinstance(out, (list, tuple)):
         return [out], [tangent]
     tangent = tangent if tangent is not None else [None] * len(out)
-    n = sum(len(primals[k]) if isinstance(primals[k], (list, tuple)) else 1 for k in e.writes)
-    if n and len(out) > n:
-        return list(out[-n:]), list(tangent[-n:])
     return list(out), list(tangent)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..core.torch_private import COMPOSITE
-from .kinds import Kind, Special
+from .kinds import Elementwise, ElementwiseBilinear, ElementwiseLinear, Kind, Special
 
 OpOverload = torch._ops.OpOverload
 
@@ -63,6 +63,7 @@ class Entry:
 
     __slots__ = (
         "cache",
+        "call",
         "composite",
         "dynamic",
         "functional",
@@ -70,6 +71,7 @@ class Entry:
         "name",
         "op",
         "out_names",
+        "pointwise",
         "random",
         "row",
         "strided",
@@ -106,6 +108,13 @@ class Entry:
         self.functional = _functional(op) if writes or outs else None
         key = self.functional_name() if writes or outs else self.name
         self.row = ROWS.get(f"{key}.{overload}") or ROWS.get(key)
+        self.call = op._op  # past the wrapper in Python, which costs as much as a small operator
+        self.pointwise = (
+            not (writes or outs or self.is_view or self.random)
+            and self.row is not None
+            and isinstance(self.row.kind, (Elementwise, ElementwiseLinear, ElementwiseBilinear))
+            and "batch" not in self.row.rules
+        )
         self.cache: dict[str, Any] = {}
 
     def functional_name(self) -> str:
@@ -147,12 +156,12 @@ def _functional(op: Any) -> Any:
     return best
 
 
-_ENTRIES: dict[Any, Entry] = {}
+ENTRIES: dict[Any, Entry] = {}
 
 
 def entry(op: Any) -> Entry:
     """The entry of an overload, made at its first use."""
-    found = _ENTRIES.get(op)
+    found = ENTRIES.get(op)
     if found is None:
-        found = _ENTRIES[op] = Entry(op)
+        found = ENTRIES[op] = Entry(op)
     return found

@@ -1,0 +1,215 @@
+"""The short way for small operators under `vmap`: handled where the Python API is called, before dispatch.
+
+Taken only where nothing can be missed: one level alone on the stack, plain payloads, no value of the level requires grad.
+Everything else goes the long way, through dispatch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..core.torch_private import PYTHON_KEY, make_wrapper, set_key_excluded
+from .level import Batched, wrap
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+
+UNARY = (
+    "sin cos tan tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sigmoid relu abs neg reciprocal square erf erfc sinh cosh "
+    "asin acos atan asinh acosh atanh sign floor ceil round trunc"
+)
+BINARY = "add sub mul div true_divide maximum minimum atan2 pow"
+OPERATORS = "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__"
+
+
+def api_functions(names: str, *places: Any) -> list[Any]:
+    """The functions of the Python API of these names."""
+    return [getattr(place, name) for place in places for name in names.split() if hasattr(place, name)]
+
+
+def meta_of(x: Batched) -> Any:
+    """What the wrapper of a like result is made from: kept for results of the same sizes, dtype and layout; False if unfit."""
+    p = x._payload
+    if type(p) is not Tensor or not x._mapped or not p.is_floating_point() or not p.is_contiguous():
+        return False
+    x._meta = made = (Batched, p.shape[1:], p.stride()[1:], None, None, p.dtype, torch.strided, p.device)
+    return made
+
+
+def unary(func: Any, args: tuple[Any, ...]) -> Any:
+    """A function of one real tensor: the result has the sizes, dtype and layout of the argument."""
+    x = args[0]
+    if len(args) != 1 or type(x) is not Batched:
+        return None
+    meta = x._meta or meta_of(x)
+    level = x._level
+    if not meta or not level.on_top():
+        return None
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        out = func(x._payload)
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+    made = make_wrapper(*meta)
+    made._payload = out
+    made._level = level
+    made._meta = meta
+    return made
+
+
+def binary(func: Any, args: tuple[Any, ...]) -> Any:
+    """A function of two: mapped values of one size, or one with a number or a smaller constant."""
+    if len(args) != 2:
+        return None
+    x, y = args
+    if type(x) is not Batched:
+        x, y = y, x
+    if type(x) is not Batched:
+        return None
+    meta = x._meta or meta_of(x)
+    level = x._level
+    if not meta or not level.on_top():
+        return None
+    kind = type(y)
+    if kind is Batched:
+        other = y._meta or meta_of(y)
+        if not other or y._level is not level or other[5] is not meta[5] or len(other[1]) != len(meta[1]):
+            return None
+        same = other[1] == meta[1]
+        y = y._payload
+    elif kind is float or kind is int:
+        same = True
+    elif kind is Tensor or kind is Parameter:
+        if y.requires_grad or y.dtype is not meta[5] or y.dim() > len(meta[1]):
+            return None
+        same = y.dim() == 0
+    else:
+        return None
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        out = func(x._payload, y) if x is args[0] else func(y, x._payload)
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+    if not same:
+        return wrap(level, out, True)
+    made = make_wrapper(*meta)
+    made._payload = out
+    made._level = level
+    made._meta = meta
+    return made
+
+
+def total(func: Any, args: tuple[Any, ...]) -> Any:
+    """`x.sum()` of a mapped value."""
+    if len(args) != 1 or type(args[0]) is not Batched:
+        return None
+    x = args[0]
+    p = x._payload
+    if type(p) is not Tensor or not x._mapped or p.dim() < 2 or not x._level.on_top():
+        return None
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        out = func(p, 1) if p.dim() == 2 else func(p.flatten(1), 1)
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+    return wrap(x._level, out, True)
+
+
+def dot(func: Any, args: tuple[Any, ...]) -> Any:
+    """`torch.dot` with at least one mapped vector."""
+    if len(args) != 2:
+        return None
+    a, b = args
+    for x, y in ((a, b), (b, a)):
+        if type(x) is Batched and x._mapped and type(x._payload) is Tensor and x._level.on_top():
+            p = x._payload
+            if type(y) is Batched:
+                q = y._payload
+                if y._level is not x._level or not y._mapped or type(q) is not Tensor:
+                    return None
+            elif (type(y) is Tensor or type(y) is Parameter) and not y.requires_grad:
+                q = y
+            else:
+                return None
+            if p.dim() != 2 or q.dim() != (2 if type(y) is Batched else 1) or p.dtype is not q.dtype or p.shape[-1] != q.shape[-1]:
+                return None
+            set_key_excluded(PYTHON_KEY, True)
+            try:
+                out = torch.bmm(p.unsqueeze(1), q.unsqueeze(2)).view(-1) if q.dim() == 2 else torch.mv(p, q)
+            finally:
+                set_key_excluded(PYTHON_KEY, False)
+            return wrap(x._level, out, True)
+    del func
+    return None
+
+
+def matmul(func: Any, args: tuple[Any, ...]) -> Any:
+    """A constant matrix and a mapped vector or matrix; a mapped one and a constant matrix; two mapped matrices."""
+    if len(args) != 2:
+        return None
+    a, b = args
+    ta, tb = type(a), type(b)
+    if tb is Batched and (ta is Tensor or ta is Parameter):
+        q = b._payload
+        if not b._mapped or type(q) is not Tensor or a.requires_grad or a.dim() != 2 or not b._level.on_top():
+            return None
+        if q.dim() not in (2, 3) or q.dtype is not a.dtype or q.shape[1] != a.shape[1]:
+            return None
+        level = b._level
+    elif ta is Batched and (tb is Tensor or tb is Parameter):
+        p = a._payload
+        if not a._mapped or type(p) is not Tensor or b.requires_grad or b.dim() != 2 or not a._level.on_top():
+            return None
+        if p.dim() < 2 or p.dtype is not b.dtype or p.shape[-1] != b.shape[0]:
+            return None
+        level = a._level
+    else:
+        return None
+    del func
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        if tb is Batched:
+            out = torch.mm(q, a.t()) if q.dim() == 2 else torch.matmul(a, q)
+        else:
+            out = torch.matmul(p, b)
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+    return wrap(level, out, True)
+
+
+def linear(func: Any, args: tuple[Any, ...]) -> Any:
+    """`F.linear` of a mapped input with constant weights."""
+    x = args[0]
+    if type(x) is not Batched or not x._mapped or type(x._payload) is not Tensor or not x._level.on_top():
+        return None
+    for w in args[1:]:
+        if w is not None and ((type(w) is not Tensor and type(w) is not Parameter) or w.requires_grad):
+            return None
+    if x._payload.dim() < 2:
+        return None
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        out = func(x._payload, *args[1:])
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+    return wrap(x._level, out, True)
+
+
+def register() -> None:
+    """Fill the table of short ways."""
+    table = Batched._fast
+    for func in [*api_functions(UNARY, torch, Tensor), Tensor.__neg__, Tensor.__abs__]:
+        table[func] = unary
+    for func in api_functions(BINARY, torch, Tensor) + api_functions(OPERATORS, Tensor):
+        table[func] = binary
+    for func in (torch.sum, Tensor.sum):
+        table[func] = total
+    table[torch.dot] = table[Tensor.dot] = dot
+    for func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mv, Tensor.mv):
+        table[func] = matmul
+    table[torch.nn.functional.linear] = linear
+
+
+register()
