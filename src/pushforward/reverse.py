@@ -13,14 +13,17 @@ from typing import Any
 
 import torch
 
+from .batch.level import Batched
 from .core import tree
 from .core.errors import ArgumentError
 from .core.fresh import fresh, reach_outside, released, stopped
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
-from .core.torch_private import NoFunction
+from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
+from .forward.level import Dual
 from .ops.safe import nested_differentiation
 
 Tensor = torch.Tensor
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, Batched, Dual})
 
 
 def name_of(func: Any) -> str:
@@ -194,50 +197,72 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
 
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        positions = argument_positions(func, argnums, args, "grad")
-        chosen = [args[k] for k in positions]
-        leaves, spec = tree.flat(chosen)
-        places = [k for k, x in enumerate(leaves) if differentiable(x)]
-        if not places:
-            msg = f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among {describe_leaves(leaves)}; cast with .float() or .double()"
-            raise ArgumentError(msg)
-        state = Reverse([leaves[k] for k in places])
-        inner = list(leaves)
-        for k, x in zip(places, state.inner, strict=True):
-            inner[k] = x
-        full = list(args)
-        for k, value in zip(positions, tree.unflatten(inner, spec), strict=True):
-            full[k] = value
-        with torch.enable_grad(), nested_differentiation():
-            result = func(*full, **kwargs)
-        aux = None
-        if has_aux:
-            if not (isinstance(result, tuple) and len(result) == 2):
-                msg = f"grad({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
-                raise ArgumentError(msg)
-            result, aux = result
-        y = scalar_output(func, result)
-        keep = state.keeps_graph([y]) if y.requires_grad else False
-        grads: Any = [None] * len(places)
-        if y.requires_grad:
-            with NoFunction():
-                seed = torch.ones_like(y, requires_grad=False)
-                grads = torch.autograd.grad(y, state.inner, seed, create_graph=keep, retain_graph=keep, allow_unused=True)
-        made: list[Any] = [None] * len(leaves)
-        for k, x, g in zip(places, state.inner, grads, strict=True):
-            made[k] = zeros(x) if g is None else (stopped(g) if state.stop else g)
-        gradients = tree.unflatten(made, spec)
-        gradient = gradients if isinstance(argnums, (tuple, list)) else gradients[0]
+        gradient, result, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
         value = state.released(result, keep)
         if has_aux:
-            return _as_argnums(gradient, argnums), (value, tree.map_leaves(lambda a: state.released(a, keep), aux))
-        return _as_argnums(gradient, argnums), value
+            return gradient, (value, tree.map_leaves(lambda a: state.released(a, keep), aux))
+        return gradient, value
 
     return wrapped
 
 
-def _as_argnums(gradient: Any, argnums: Any) -> Any:
-    return tuple(gradient) if isinstance(argnums, (tuple, list)) else gradient
+def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Reverse, bool]:
+    """Gradient, output, aux, the differentiation, and whether its graph is kept."""
+    single = type(argnums) is int and 0 <= argnums < len(args) and type(args[argnums]) in _PLAIN
+    if single:
+        positions: tuple[int, ...] = (argnums,)
+        leaves, spec = [args[argnums]], None
+    else:
+        positions = argument_positions(func, argnums, args, "grad")
+        leaves, spec = tree.flat([args[k] for k in positions])
+    places = [k for k, x in enumerate(leaves) if differentiable(x)]
+    if not places:
+        msg = f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among {describe_leaves(leaves)}; cast with .float() or .double()"
+        raise ArgumentError(msg)
+    state = Reverse([leaves[k] for k in places])
+    inner = list(leaves)
+    for k, x in zip(places, state.inner, strict=True):
+        inner[k] = x
+    full = list(args)
+    for k, value in zip(positions, inner if single else tree.unflatten(inner, spec), strict=True):
+        full[k] = value
+    with torch.enable_grad(), nested_differentiation():
+        result = func(*full, **kwargs)
+    aux = None
+    if has_aux:
+        if not (isinstance(result, tuple) and len(result) == 2):
+            msg = f"grad({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+            raise ArgumentError(msg)
+        result, aux = result
+    grads: Any = [None] * len(places)
+    keep = False
+    with NoFunction():
+        y = scalar_output(func, result)
+        if y.requires_grad:
+            keep = state.keeps_graph([y])
+            grads = run_backward((y,), (seed_for(y),), keep, keep, tuple(state.inner), True, accumulate_grad=False)
+    made: list[Any] = [None] * len(leaves)
+    for k, x, g in zip(places, state.inner, grads, strict=True):
+        made[k] = zeros(x) if g is None else (stopped(g) if state.stop else g)
+    if single:
+        return made[0], result, aux, state, keep
+    gradients = tree.unflatten(made, spec)
+    gradient = tuple(gradients) if isinstance(argnums, (tuple, list)) else gradients[0]
+    return gradient, result, aux, state, keep
+
+
+_SEEDS: dict[Any, Tensor] = {}
+
+
+def seed_for(y: Tensor) -> Tensor:
+    """The cotangent 1: a plain constant while only our own levels run, so that they need not carry it."""
+    if not THREAD.levels or mode_count() != len(THREAD.levels) or y.dim() or y.device.type != "cpu":
+        return torch.ones_like(y, requires_grad=False)
+    seed = _SEEDS.get(y.dtype)
+    if seed is None:
+        with NoDispatch():
+            seed = _SEEDS[y.dtype] = torch.ones((), dtype=y.dtype)
+    return seed
 
 
 def describe_leaves(leaves: list[Any]) -> str:
@@ -279,12 +304,13 @@ def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> C
         >>> pf.grad(lambda x: (x ** 2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
-    both = grad_and_value(func, argnums, has_aux)
 
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        gradient, value = both(*args, **kwargs)
-        return (gradient, value[1]) if has_aux else gradient
+        gradient, _, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
+        if has_aux:
+            return gradient, tree.map_leaves(lambda a: state.released(a, keep), aux)
+        return gradient
 
     return wrapped
 

@@ -37,6 +37,13 @@ class Batched(Traced):
     def _below(self) -> Tensor:
         return self._payload
 
+    def _alias(self) -> Batched:
+        """Another value over the same payload, which autograd does not know yet."""
+        p = self._payload
+        if self._mapped and self._cell is None and type(p) is Tensor and not (p.is_conj() or p.is_neg()):
+            return wrap(self._level, p, True)  # nothing can promote it, so they need no cell
+        return self.detach()
+
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         from .escape import call_on_payloads
 

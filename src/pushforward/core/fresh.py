@@ -19,6 +19,10 @@ def fresh(x: Tensor) -> Tensor:
     """
     if isinstance(x, Traced):
         mark_tracked(x)
+        with NoFunction():
+            if not x.requires_grad:
+                return x._alias().requires_grad_()
+            return x.view_as(x)
     with NoFunction():
         return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 

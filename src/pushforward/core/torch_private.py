@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _C = torch._C
@@ -40,6 +41,12 @@ COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
 set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
 PYTHON_KEY = _C.DispatchKey.Python
 
+# `torch.autograd.grad` spends as long in Python as a small gradient takes; this is what it calls in the end.
+run_backward = torch.autograd.Variable._execution_engine.run_backward
+
+# What the sparsity interpreter knows of a storage must go when the storage goes, and must not be taken for that of a later one.
+storage_reference = StorageWeakRef
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
@@ -58,7 +65,9 @@ __all__ = [
     "mode_count",
     "pop_mode",
     "push_mode",
+    "run_backward",
     "set_conj",
     "set_key_excluded",
     "set_neg",
+    "storage_reference",
 ]

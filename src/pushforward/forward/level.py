@@ -35,6 +35,10 @@ class Dual(Traced):
     def _below(self) -> Tensor:
         return self._primal
 
+    def _alias(self) -> Dual:
+        """Another value over the same primal and tangent, which autograd does not know yet."""
+        return self.detach()
+
     def _stopped(self) -> Dual:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._primal), None)
 
