@@ -124,7 +124,8 @@ def reduction(kind: kinds.Reduction) -> Rule:
         full = FULL.get(short if "." in short else short + ".default")
         if full is not None:
             other = getattr(getattr(torch.ops.aten, full[0]), full[1])
-            out = other(x.flatten(1) if rank > 0 else x.unsqueeze(1), 1, **kwargs)
+            along = [1] if full[1] == "dim_IntList" else 1
+            out = other(x.flatten(1) if rank > 0 else x.unsqueeze(1), along, **kwargs)
             return out[0] if isinstance(out, tuple) else out
         schema = op._schema.arguments
         args, kwargs = list(args), dict(kwargs)

@@ -1,5 +1,43 @@
 """Imports every family, so that the table is complete."""
 
-from . import contract, elementwise, factory, movement, reduce
+from . import (
+    complex,
+    contract,
+    elementwise,
+    factory,
+    fft,
+    index,
+    linalg_det,
+    linalg_functions,
+    linalg_lu,
+    linalg_qr,
+    linalg_spectral,
+    linalg_triangular,
+    movement,
+    reduce,
+    scan,
+    scatter,
+    sort,
+    special,
+)
 
-__all__ = ["contract", "elementwise", "factory", "movement", "reduce"]
+__all__ = [
+    "complex",
+    "contract",
+    "elementwise",
+    "factory",
+    "fft",
+    "index",
+    "linalg_det",
+    "linalg_functions",
+    "linalg_lu",
+    "linalg_qr",
+    "linalg_spectral",
+    "linalg_triangular",
+    "movement",
+    "reduce",
+    "scan",
+    "scatter",
+    "sort",
+    "special",
+]

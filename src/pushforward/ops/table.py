@@ -84,7 +84,7 @@ class Entry:
         self.op = op
         base = schema.name.split("::")
         self.name = base[1] if base[0] in ("aten", "prims") else schema.name
-        overload = schema.overload_name
+        overload = schema.overload_name or "default"
         self.writes: tuple[int, ...] = ()
         self.out_names: tuple[str, ...] = ()
         writes, outs = [], []
