@@ -1,5 +1,5 @@
 """The `pushforward` command: transforms of a function of yours, from the terminal."""
 
-from pushforward.cli.main import main
+from .main import main
 
 __all__ = ["main"]

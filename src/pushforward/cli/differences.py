@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pushforward.cli.progress import track
+from .progress import track
 
 
 def steps(point: Tensor, leaves: Sequence[slice]) -> Tensor:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pushforward.cli.errors import UserError, guarded, one_line
-from pushforward.cli.target import Target
+from .errors import UserError, guarded, one_line
+from .target import Target
 
 SUFFIXES = ".npz, .pt or .csv"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pushforward.cli.errors import UserError, guarded
-from pushforward.cli.target import Target
+from .errors import UserError, guarded
+from .target import Target
 
 
 @dataclass(frozen=True)

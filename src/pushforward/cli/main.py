@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pushforward.cli import sensitivity
-from pushforward.cli.errors import UserError, one_line
+from . import sensitivity
+from .errors import UserError, one_line
 
 SUBCOMMANDS = (sensitivity,)
 

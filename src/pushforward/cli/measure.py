@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 import pushforward as pf
-from pushforward.cli.differences import central_differences
-from pushforward.cli.errors import UserError, guarded
-from pushforward.cli.progress import track
-from pushforward.cli.vector import VectorFunction
+
+from .differences import central_differences
+from .errors import UserError, guarded
+from .progress import track
+from .vector import VectorFunction
 
 T = TypeVar("T")
 Mode = Literal["auto", "forward", "reverse"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pushforward.cli.errors import UserError, one_line
-from pushforward.cli.report import Analysis, effects, strongest_inputs
+from .errors import UserError, one_line
+from .report import Analysis, effects, strongest_inputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

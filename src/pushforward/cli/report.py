@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pushforward.cli.labels import Labels
-from pushforward.cli.measure import Choice, Comparison
+from .labels import Labels
+from .measure import Choice, Comparison
 
 INPUTS_LISTED = 30
 OUTPUTS_PER_INPUT = 3

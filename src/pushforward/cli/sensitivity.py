@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pushforward.cli import measure, picture, report
-from pushforward.cli.errors import UserError
-from pushforward.cli.inputs import load_inputs
-from pushforward.cli.labels import load_labels
-from pushforward.cli.target import load_target
-from pushforward.cli.vector import VectorFunction
+from . import measure, picture, report
+from .errors import UserError
+from .inputs import load_inputs
+from .labels import load_labels
+from .target import load_target
+from .vector import VectorFunction
 
 DESCRIPTION = """\
 Computes the Jacobian of a function at one point, in forward or reverse mode, whichever takes fewer passes; compares

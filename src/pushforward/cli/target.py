@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pushforward.cli.errors import UserError, guarded
+from .errors import UserError, guarded
 
 FORMS = "file.py:function or package.module:function"
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pushforward.cli.errors import UserError
-from pushforward.cli.inputs import Inputs
-from pushforward.cli.target import Target
+from .errors import UserError
+from .inputs import Inputs
+from .target import Target
 
 
 @dataclass(frozen=True)
