@@ -20,6 +20,7 @@ from .core.errors import (
 from .forward.jvp import jvp, linearize
 from .jacobian.dense import hessian, hvp, jacfwd, jacrev
 from .modules import functional_call, stack_module_state
+from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "EscapedValue",
     "EscapedValueError",
     "NotDifferentiableError",
+    "Program",
     "RandomnessError",
     "SlowFallback",
     "TransformError",
@@ -47,7 +49,9 @@ __all__ = [
     "jacrev",
     "jvp",
     "linearize",
+    "source",
     "stack_module_state",
+    "trace",
     "vjp",
     "vmap",
 ]

@@ -28,10 +28,11 @@ def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
     for x in leaves:
         n = x.numel()
         with NoFunction():
-            rows = torch.zeros(stop - start, n, dtype=x.dtype, device=x.device)
-            low, high = max(start, offset), min(stop, offset + n)
-            if high > low:
-                rows[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
+            if start == offset:
+                rows = torch.eye(stop - start, n, dtype=x.dtype, device=x.device)
+            else:  # compared, not written: a program of this has no buffers
+                own = torch.arange(start - offset, stop - offset, device=x.device)
+                rows = (own.unsqueeze(1) == torch.arange(n, device=x.device)).to(x.dtype)
             out.append(rows.view(stop - start, *x.shape))
         offset += n
     return out

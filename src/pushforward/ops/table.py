@@ -102,7 +102,7 @@ class Entry:
         self.dynamic = torch.Tag.dynamic_output_shape in tags
         self.random = torch.Tag.nondeterministic_seeded in tags
         # Reached whole where autograd's keys are off: torch's own decomposition is then run on traced values.
-        self.composite = op.has_kernel_for_dispatch_key(COMPOSITE)
+        self.composite = op.namespace != "prim" and op.has_kernel_for_dispatch_key(COMPOSITE)
         self.strided = self.name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
         self.writes_metadata = torch.Tag.inplace_view in tags
         self.functional = _functional(op) if writes or outs else None

@@ -1,0 +1,1 @@
+"""Transformed functions as programs: recorded, simplified, printed, costed and compiled."""
