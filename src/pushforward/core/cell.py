@@ -22,9 +22,9 @@ class Cell:
 
     __slots__ = ("borrowed", "members", "root")
 
-    def __init__(self, base: Any, root: Any, *, borrowed: bool = False) -> None:
+    def __init__(self, base: Any, root: Any, *, borrowed: bool = True) -> None:
         self.root = root
-        self.borrowed = borrowed  # the tangent belongs to the caller: a write must not reach it
+        self.borrowed = borrowed  # the tangent may belong to others too: a write must not reach it
         self.members: list[weakref.ref[Any]] = [weakref.ref(base)]
 
     def add(self, view: Any) -> None:

@@ -14,6 +14,7 @@ from ..core.level import THREAD, user_stopped_gradient
 from ..core.torch_private import NoFunction
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation
+from . import fast as _fast  # noqa: F401  (registers the short ways)
 from .level import Dual, DualLevel, wrap_input
 
 Tensor = torch.Tensor

@@ -72,7 +72,7 @@ def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual
     """A dual number over tensors of the caller: a write must not reach the caller's tangent."""
     made = wrap(level, primal, tangent)
     copy_lazy_bits(made, primal)
-    made._cell = Cell(made, (primal, tangent), borrowed=tangent is not None)
+    made._cell = Cell(made, (primal, tangent))
     if primal.requires_grad or (tangent is not None and tangent.requires_grad):
         level.tracked = True
     return made

@@ -91,7 +91,7 @@ def functional_result(
         for name in e.out_names:
             tangents.keywords.pop(name, None)
         moving = any(t is not None for t in tangents) or bool(tangents.keywords)
-    if moving:
+    if moving or op is torch.ops.aten.copy.default:
         out, tangent = level.rule_for(entry(op))(op, level, primals, tangents, plain)
     else:
         out, tangent = op(*primals, **plain), None
@@ -102,10 +102,15 @@ def functional_result(
 
 
 def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None) -> None:
-    """Copy a value and its tangent into a dual number of the level."""
+    """Copy a value and its tangent into a dual number of the level.
+
+    A tangent may be shared with other values (that of x + 1 is that of x), so it is replaced, never written into, until the
+    cell owns one.
+    """
     cell = target._cell
-    if (tangent is not None and target._tangent is None) or (cell is not None and cell.borrowed):
-        level.give_tangent(target)
+    if cell is not None and (tangent is not None or target._tangent is not None):
+        if target._tangent is None or cell.borrowed:
+            level.give_tangent(target)
     recorded = is_grad_enabled() and (
         out.requires_grad or target._primal.requires_grad or (tangent is not None and tangent.requires_grad)
     )
@@ -113,14 +118,16 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None) -> None:
         track(level, target)
     if recorded:
         with autograd_on():
-            _copy_both(target, out, tangent)
+            _copy_both(target, out, tangent, cell is not None)
     else:
-        _copy_both(target, out, tangent)
+        _copy_both(target, out, tangent, cell is not None)
 
 
-def _copy_both(target: Any, out: Tensor, tangent: Tensor | None) -> None:
+def _copy_both(target: Any, out: Tensor, tangent: Tensor | None, shared: bool) -> None:
     target._primal.copy_(out)
-    if tangent is not None:
+    if not shared:
+        target._tangent = tangent
+    elif tangent is not None:
         target._tangent.copy_(tangent)
     elif target._tangent is not None:
         target._tangent.zero_()

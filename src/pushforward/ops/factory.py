@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
+from .cast import batch_copied
 from .kinds import Constant, Elementwise, ElementwiseLinear, Factory, Random
 from .table import row
 
 Tensor = torch.Tensor
 
-row("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided", Factory())
+row("zeros_like ones_like full_like empty_like", Factory(), batch=batch_copied)
+row("new_zeros new_ones new_full new_empty new_empty_strided", Factory())
 row("zeros ones full empty empty_strided arange linspace logspace eye scalar_tensor tril_indices triu_indices", Constant())
-row("fill", Elementwise((None, lambda out, x, v: 1)))
 row("zero", Elementwise(()))
 
 
@@ -27,7 +28,17 @@ def batch_copy(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[s
     return source.to(x.dtype).expand(level.size, *shape)
 
 
-row("copy", ElementwiseLinear((1,)), batch=batch_copy)
+def tangent_copy(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """copy: value and tangent of the source (torch's functional copy has no reverse formula)."""
+    del op, level, kwargs
+    x, source = primals[0], primals[1]
+    made = source.to(x.dtype).expand(x.shape)
+    t = tangents[1]
+    moved = t is not None and (x.is_floating_point() or x.is_complex())
+    return made, t.to(x.dtype).expand(x.shape) if moved else None
+
+
+row("copy", ElementwiseLinear((1,)), batch=batch_copy, tangent=tangent_copy)
 row("rand randn randint", Random("size"))
 row("randperm multinomial", Random("loop"))
 row(
