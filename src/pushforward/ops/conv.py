@@ -1,0 +1,133 @@
+"""Convolution: bilinear in input and weight, so the tangent is conv(dx, w) + conv(x, dw) + db.
+
+Under `vmap`: with one weight for all lanes the lanes are samples; with one input they are output channels; with both mapped they are groups,
+for a convolution of B groups is B convolutions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .kinds import Bilinear, Decomposed, Special
+from .lanes import in_front, merged, merged_at, parted, parted_at
+from .table import row
+
+Tensor = torch.Tensor
+
+
+def batch_convolution(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Lanes as samples, output channels or groups."""
+    del kwargs
+    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
+    mx, mw, mb = mapped[:3]
+    size = level.size
+    rest = (stride, padding, dilation, transposed, output_padding)
+    if not mw:
+        if mx:
+            out = op(merged(x), weight, None if mb else bias, *rest, groups)
+            out = parted(out, size, x.shape[1])
+        else:
+            out = in_front(op(x, weight, None, *rest, groups), False, size)
+        return with_bias(out, bias, mb) if mb else out
+    if not mx and groups == 1:
+        wide = merged_at(weight, 1) if transposed else merged(weight)
+        out = op(x, wide, None, *rest, 1)
+    else:
+        out = op(merged_at(in_front(x, mx, size), 1), merged(weight), None, *rest, groups * size)
+    return with_bias(parted_at(out, 1, size), bias, mb)
+
+
+def with_bias(out: Tensor, bias: Tensor | None, mapped: bool) -> Tensor:
+    """Add a bias to `[lanes, N, C, …]`."""
+    if bias is None:
+        return out
+    lanes = bias.shape[0] if mapped else 1
+    return out + bias.reshape(lanes, 1, -1, *[1] * (out.dim() - 3))
+
+
+def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """By input: lanes as samples (groups for mapped weights). By weight: a weight for each lane, by groups. By bias: sums."""
+    del kwargs
+    g, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask = args
+    size = level.size
+    mg, mx, mw = mapped[:3]
+    rest = (stride, padding, dilation, transposed, output_padding)
+    by_x = by_weight = by_bias = None
+    front = in_front(g, mg, size)
+    if mask[2]:
+        by_bias = front.sum([1, *range(3, front.dim())])
+    if mask[0] and not mw:
+        n = front.shape[1]
+        like = in_front(x, mx, size)
+        by_x = parted(op(merged(front), merged(like), weight, None, *rest, groups, [True, False, False])[0], size, n)
+        mask = [False, mask[1], False]
+    if mask[0] or mask[1]:
+        grouped = op(
+            merged_at(front, 1), merged_at(in_front(x, mx, size), 1), merged(in_front(weight, mw, size)), None, *rest,
+            groups * size, [mask[0], mask[1], False],
+        )
+        if mask[0]:
+            by_x = parted_at(grouped[0], 1, size)
+        if mask[1]:
+            by_weight = parted(grouped[1], size, weight.shape[1 if mw else 0])
+    return by_x, by_weight, by_bias
+
+
+def convolution_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """conv(dx, w) + conv(x, dw) + db."""
+    del level, kwargs
+    x, weight, _, *rest = primals
+    dx, dw, db = tangents[:3]
+    out = op(*primals)
+    total = None
+    if dx is not None:
+        total = op(dx, weight, db, *rest)
+    if dw is not None:
+        part = op(x, dw, db if total is None else None, *rest)
+        total = part if total is None else total + part
+    if total is None and db is not None:
+        total = db.view(-1, *[1] * (out.dim() - 2)).expand(out.shape)
+    return out, total
+
+
+def convolution_backward_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Bilinear again: by x in (g, weight), by weight in (g, x), by bias linear in g."""
+    del level, kwargs
+    g, x, weight, sizes, *rest, mask = primals
+    dg, dx, dw = tangents[:3]
+    total: list[Any] = [None, None, None]
+    parts = []
+    if dg is not None:
+        parts.append(op(dg, x, weight, sizes, *rest, mask))
+    if dx is not None and mask[1]:
+        parts.append(op(g, dx, weight, None, *rest, [False, True, False]))
+    if dw is not None and mask[0]:
+        parts.append(op(g, x, dw, None, *rest, [True, False, False]))
+    for part in parts:
+        for k, p in enumerate(part):
+            if p is not None and p.numel():
+                total[k] = p if total[k] is None else total[k] + p
+    return op(*primals), tuple(total)
+
+
+row("convolution", Bilinear(factors=(0, 1), plus=2), batch=batch_convolution, tangent=convolution_tangent)
+row(
+    "convolution_backward",
+    Special(),  # two bilinear maps and a linear one in one operator
+    batch=batch_convolution_backward,
+    tangent=convolution_backward_tangent,
+)
+
+
+def mkldnn_convolution(
+    x: Tensor, weight: Tensor, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int
+) -> Tensor:
+    """The same in another order of arguments."""
+    return torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
+
+
+row("mkldnn_convolution", Decomposed(mkldnn_convolution))

@@ -1,0 +1,79 @@
+"""Lanes as samples, channels or features: where the mapped dimension goes in operators that loop over a batch already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+def in_front(x: Tensor, mapped: bool, size: int) -> Tensor:
+    """`x` with the mapped dimension in front, spread over the lanes if it had none."""
+    return x if mapped else x.unsqueeze(0).expand(size, *x.shape)
+
+
+def all_in_front(args: list[Any], mapped: Any, size: int) -> list[Any]:
+    """Every tensor among `args` with the mapped dimension in front."""
+    return [in_front(a, m, size) if isinstance(a, Tensor) else a for a, m in zip(args, mapped, strict=True)]
+
+
+def behind(x: Tensor, mapped: bool, rank: int) -> Tensor:
+    """`x` lined up with values `[lanes, *rank dimensions]` by new dimensions behind the mapped one."""
+    if not mapped:
+        return x
+    return x.reshape(x.shape[0], *[1] * (rank - x.dim() + 1), *x.shape[1:])
+
+
+def merged(x: Tensor) -> Tensor:
+    """`[lanes, N, …]` as `[lanes · N, …]`."""
+    return x.flatten(0, 1)
+
+
+def parted(x: Tensor, size: int, n: int) -> Tensor:
+    """`[lanes · n, …]` as `[lanes, n, …]`."""
+    return x.reshape(size, n, *x.shape[1:])
+
+
+def merged_at(x: Tensor, dim: int) -> Tensor:
+    """`[lanes, …, n at dim, …]` with the lanes joined to the logical dimension `dim`: `[…, lanes · n, …]`."""
+    return x.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def parted_at(x: Tensor, dim: int, size: int) -> Tensor:
+    """The inverse of `merged_at`."""
+    n = x.shape[dim] // size if size else 0
+    return x.reshape(*x.shape[:dim], size, n, *x.shape[dim + 1 :]).movedim(dim, 0)
+
+
+def over_samples(rank: int) -> Callable[..., Any]:
+    """A batching rule for operators on `[N, …]` of `rank` dimensions (or, without N, one less) that treat the samples alike.
+
+    The lanes join N, or stand for it. A size argument called `input_size` counts N too.
+    """
+
+    def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        size = level.size
+        moved = all_in_front(args, mapped, size)
+        first = next(a for a in moved if isinstance(a, Tensor))
+        n, join = first.shape[1], first.dim() - 1 == rank
+        if join:
+            moved = [merged(a) if isinstance(a, Tensor) else a for a in moved]
+            for k, arg in enumerate(op._schema.arguments[: len(moved)]):
+                if arg.name == "input_size":
+                    moved[k] = [size * moved[k][0], *moved[k][1:]]
+        out = op(*moved, **kwargs)
+        if not join:
+            return out
+        return parted(out, size, n) if isinstance(out, Tensor) else tuple(
+            parted(o, size, n) if isinstance(o, Tensor) else o for o in out
+        )
+
+    return rule
+
+
+def as_it_is(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """A batching rule for operators that work on the last dimensions and leave any others alone."""
+    return op(*all_in_front(args, mapped, level.size), **kwargs)
