@@ -8,6 +8,7 @@ as torch runs it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from .batch.fallback import run_lanes
 from .batch.level import Batched, BatchLevel
 from .core.level import THREAD, Level, is_grad_enabled
 from .core.torch_private import NoFunction, pop_mode, push_mode
-from .core.traced import Traced
+from .core.traced import NeedsGraph, Traced
 from .forward import level as duals
 from .forward.from_reverse import from_reverse
 from .forward.level import Dual
@@ -75,8 +76,18 @@ class Context:
         self.materialize_grads = value
 
 
+WATCHERS: list[Any] = []  # of running checks: each takes a whole call `(cls, args, kwargs, run)`
+
+
 def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """`cls.apply`, by levels where a traced value is among the arguments."""
+    """`cls.apply`, by levels where a traced value is among the arguments; a running check sees it first."""
+    if WATCHERS:
+        return WATCHERS[-1](cls, args, kwargs, functools.partial(unwatched, cls))
+    return unwatched(cls, *args, **kwargs)
+
+
+def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `apply`, past any check."""
     if THREAD.levels:
         for a in args:
             if isinstance(a, Traced):
@@ -103,6 +114,8 @@ def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not living:
         return _ORIGINAL(cls, *args)
     level: Any = living[-1]
+    if level.payload_graphs:  # a class is differentiated by its own rule: that needs the graph of the values themselves
+        raise NeedsGraph
     with NoFunction():
         recorded = is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
         if isinstance(level, BatchLevel) and not has_own(cls, "vmap") and not any(entangled(a, level) for a in args):

@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
+from .batch import gradient as lanewise
+from .batch.gradient import payload_level
 from .batch.level import Batched
 from .core import tree
 from .core.errors import ArgumentError
 from .core.fresh import fresh, reach_outside, released, stopped
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
+from .core.traced import NeedsGraph
 from .forward.level import Dual
 from .ops.safe import nested_differentiation
 
@@ -53,6 +56,14 @@ class Reverse:
             return True
         return reach_outside(outputs, self.inner)
 
+    def gradient(self, y: Tensor) -> tuple[Any, bool]:
+        """The gradient of a scalar by the inner variables, and whether its graph is kept."""
+        with NoFunction():
+            if not y.requires_grad:
+                return [None] * len(self.inner), False
+            keep = self.keeps_graph([y])
+            return run_backward((y,), (seed_for(y),), keep, keep, tuple(self.inner), True, accumulate_grad=False), keep
+
     def released(self, value: Any, keep: bool) -> Any:
         """An output for the caller: with its graph where that leads outside."""
         if not isinstance(value, Tensor):
@@ -62,6 +73,19 @@ class Reverse:
         if value.requires_grad and not keep:
             return released(value)
         return value
+
+
+class LanewiseState:
+    """As `Reverse`, for a differentiation on the payloads of a level."""
+
+    stop = False
+
+    def __init__(self, level: Any) -> None:
+        self.level = level
+
+    def released(self, value: Any, keep: bool) -> Any:
+        """An output for the caller, without a graph that leads nowhere."""
+        return value if keep else lanewise.released(self.level, value)
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -206,7 +230,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
     return wrapped
 
 
-def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Reverse, bool]:
+def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any, bool]:
     """Gradient, output, aux, the differentiation, and whether its graph is kept."""
     single = type(argnums) is int and 0 <= argnums < len(args) and type(args[argnums]) in _PLAIN
     if single:
@@ -219,30 +243,38 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
     if not places:
         msg = f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among {describe_leaves(leaves)}; cast with .float() or .double()"
         raise ArgumentError(msg)
-    state = Reverse([leaves[k] for k in places])
-    inner = list(leaves)
-    for k, x in zip(places, state.inner, strict=True):
-        inner[k] = x
-    full = list(args)
-    for k, value in zip(positions, inner if single else tree.unflatten(inner, spec), strict=True):
-        full[k] = value
-    with torch.enable_grad(), nested_differentiation():
-        result = func(*full, **kwargs)
-    aux = None
-    if has_aux:
+    chosen = [leaves[k] for k in places]
+
+    def call(variables: list[Any]) -> tuple[Any, Any]:
+        inner = list(leaves)
+        for k, x in zip(places, variables, strict=True):
+            inner[k] = x
+        full = list(args)
+        for k, value in zip(positions, inner if single else tree.unflatten(inner, spec), strict=True):
+            full[k] = value
+        with torch.enable_grad(), nested_differentiation():
+            result = func(*full, **kwargs)
+        if not has_aux:
+            return result, None
         if not (isinstance(result, tuple) and len(result) == 2):
             msg = f"grad({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
             raise ArgumentError(msg)
-        result, aux = result
-    grads: Any = [None] * len(places)
-    keep = False
-    with NoFunction():
-        y = scalar_output(func, result)
-        if y.requires_grad:
-            keep = state.keeps_graph([y])
-            grads = run_backward((y,), (seed_for(y),), keep, keep, tuple(state.inner), True, accumulate_grad=False)
+        return result
+
+    level = payload_level(func, chosen)
+    if level is not None:
+        try:
+            grads, result, aux, keep = lanewise.gradient(level, chosen, call, lambda y: scalar_output(func, y))
+            state: Any = LanewiseState(level)
+        except NeedsGraph:
+            lanewise.give_up(func)
+            level = None
+    if level is None:
+        state = Reverse(chosen)
+        result, aux = call(state.inner)
+        grads, keep = state.gradient(scalar_output(func, result))
     made: list[Any] = [None] * len(leaves)
-    for k, x, g in zip(places, state.inner, grads, strict=True):
+    for k, x, g in zip(places, chosen, grads, strict=True):
         made[k] = zeros(x) if g is None else (stopped(g) if state.stop else g)
     if single:
         return made[0], result, aux, state, keep
@@ -272,6 +304,11 @@ def describe_leaves(leaves: list[Any]) -> str:
 
 def scalar_output(func: Any, result: Any) -> Tensor:
     """The output of a function to take the gradient of."""
+    with NoFunction():
+        return _scalar_output(func, result)
+
+
+def _scalar_output(func: Any, result: Any) -> Tensor:
     if not isinstance(result, Tensor):
         msg = f"grad({name_of(func)}): the function must return a scalar tensor, but returned {kind(result)}"
         raise ArgumentError(msg)

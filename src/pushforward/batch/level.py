@@ -81,8 +81,6 @@ def wrap_input(level: BatchLevel, payload: Tensor) -> Batched:
     if payload.layout is not torch.strided:
         payload = payload.to_dense()
     made = wrap(level, payload, True)
-    if payload.requires_grad:
-        level.tracked = True
     copy_lazy_bits(made, payload)
     return made
 
@@ -128,7 +126,7 @@ class BatchLevel(Level, Lanes):
                     return None
                 values.append(p)
             elif kind is Tensor or kind is Parameter:
-                if a.dim() >= rank > 0 or a.dtype is not dtype or (a.requires_grad and is_grad_enabled()):
+                if a.dim() >= rank > 0 or a.dtype is not dtype or a.requires_grad:
                     return None
                 values.append(a)
             else:
@@ -147,13 +145,16 @@ class BatchLevel(Level, Lanes):
             if type(a) is Batched and a._level is self:
                 mine = True
                 m = a._mapped
+                if not m and a.requires_grad:
+                    self.tracked = True
                 a = a._payload
                 mapped = mapped or m
                 grad = grad or a.requires_grad
                 values.append(a)
                 flags.append(m)
             elif isinstance(a, Tensor):
-                grad = grad or a.requires_grad
+                if a.requires_grad:
+                    grad = self.tracked = True
                 values.append(a)
                 flags.append(False)
             elif type(a) in _SEQUENCES and a and not isinstance(a[0], (int, float)):
@@ -174,7 +175,7 @@ class BatchLevel(Level, Lanes):
                 mapped = True
                 flags = KeywordFlags(flags, kw_flags)
         if grad and is_grad_enabled():
-            self.saw_grad = self.tracked = True
+            self.saw_grad = True
         if grad and is_grad_enabled() and self.records(e, args, kwargs, mine):
             with autograd_on():
                 return self.compute(e, func, args, kwargs, values, flags, plain, mine, mapped)
@@ -196,11 +197,14 @@ class BatchLevel(Level, Lanes):
             if type(a) is Batched and a._level is self:
                 mine = True
                 flags.append(a._mapped)
+                if a.requires_grad:
+                    self.tracked = True
                 a = a._payload
+                grad = grad or a.requires_grad
             else:
                 flags.append(False)
-            if isinstance(a, Tensor):
-                grad = grad or a.requires_grad
+                if isinstance(a, Tensor) and a.requires_grad:
+                    grad = self.tracked = True
             values.append(a)
         return values, tuple(flags), mine, grad
 

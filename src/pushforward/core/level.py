@@ -53,7 +53,8 @@ class Level(TorchDispatchMode):
         self.alone = False
         self.suspended = False
         self.grad_enabled = True
-        self.tracked = False  # some value of the level may require grad: the fast paths are closed
+        self.tracked = False  # a value of the level itself may require grad: the fast paths are closed
+        self.payload_graphs = 0  # differentiations that record the payloads only, see `batch.gradient`
         self.saw_grad = False  # a payload required grad: derivatives taken inside must stay differentiable
 
     def start(self) -> None:

@@ -20,6 +20,10 @@ from .torch_private import NoFunction, make_wrapper, set_conj, set_neg
 SPECIAL: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any] | None], Any]] = {}
 
 
+class NeedsGraph(BaseException):
+    """The graph of a value was looked at where only that of its payload is recorded: the differentiation starts again."""
+
+
 class Traced(torch.Tensor):
     """A value of a running transform; its subclasses say what the payload is."""
 
@@ -35,6 +39,10 @@ class Traced(torch.Tensor):
             out = fast(func, args)
             if out is not None:
                 return out
+        if kwargs and kwargs.get("requires_grad"):
+            for v in args:
+                if isinstance(v, Traced):
+                    v._level.tracked = True
         special = SPECIAL.get(func)
         with NoFunction():
             if special is not None:
@@ -47,6 +55,8 @@ class Traced(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Reached only where no level took the operator: the value has outlived its transform."""
         values = [v for v in torch.utils._pytree.tree_leaves((args, kwargs or {})) if isinstance(v, Traced)]
+        if all(v._level.alive for v in values) and any(v._level.payload_graphs for v in values):
+            raise NeedsGraph
         return max(values, key=lambda v: v._level.alive is False)._escaped(func, args, kwargs or {})
 
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,116 @@
+"""`vmap(grad(f))` in the short way: lanes do not mix, so the gradients of all lanes are the gradient of the sum over lanes.
+
+The graph is then recorded by autograd on plain payloads, and the backward pass runs without dispatch. Where the function looks at
+the graph itself (hooks, `.grad_fn`, `torch.autograd.grad`, checkpointing), the attempt is given up and the function runs again with a
+graph on the mapped values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..core.fresh import reach_outside
+from ..core.level import THREAD
+from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode, run_backward
+from ..core.traced import SPECIAL, NeedsGraph
+from .level import Batched, wrap
+
+Tensor = torch.Tensor
+_GIVEN_UP: set[Any] = set()
+
+
+def payload_level(func: Any, leaves: list[Any]) -> Any:
+    """The level whose payloads can be differentiated instead of its values, or None."""
+    levels = THREAD.levels
+    if len(levels) != 1 or getattr(func, "__code__", None) in _GIVEN_UP:
+        return None
+    level = levels[0]
+    for x in leaves:
+        if type(x) is not Batched or x._level is not level or not x._mapped or x._cell is not None:
+            return None
+        if type(x._payload) is not Tensor or x._payload.is_conj() or x._payload.is_neg():
+            return None
+    return level if level.on_top() and torch.is_grad_enabled() else None
+
+
+def gradient(
+    level: Any, leaves: list[Batched], call: Callable[[list[Any]], tuple[Any, Any]], check: Callable[[Any], Tensor]
+) -> tuple[list[Any], Any, Any, bool]:
+    """Gradients by mapped leaves, output, aux, and whether the graph of the payloads is kept.
+
+    `call` gets the new leaves and returns `(output, aux)`; `check` refuses an output that is no scalar.
+    """
+    payloads = [x._payload for x in leaves]
+    connected = any(p.requires_grad for p in payloads)
+    with NoDispatch():
+        inner = [p.view_as(p) if p.requires_grad else p.detach().requires_grad_() for p in payloads]
+    saw_grad, level.saw_grad = level.saw_grad, False
+    level.payload_graphs += 1
+    try:
+        result, aux = call([wrap(level, p, True) for p in inner])
+        with NoFunction():
+            y = check(result)
+            scores = y._payload if type(y) is Batched and y._level is level and y._mapped else None
+            if scores is None or not scores.requires_grad:
+                return [None] * len(leaves), result, aux, False
+            keep = connected or reach_outside([scores], inner)
+            pop_mode(None)
+            try:
+                grads = run_backward(
+                    (scores,), (torch.ones_like(scores),), keep, keep, tuple(inner), True, accumulate_grad=False
+                )
+            finally:
+                push_mode(level)
+            return [None if g is None else wrap(level, g, True) for g in grads], result, aux, keep
+    finally:
+        level.payload_graphs -= 1
+        level.saw_grad = saw_grad
+
+
+def released(level: Any, value: Any) -> Any:
+    """An output without the graph of its payload."""
+    if type(value) is Batched and value._level is level and value._payload.requires_grad:
+        with NoDispatch():
+            plain = value._payload.detach()
+        return wrap(level, plain, value._mapped)
+    return value
+
+
+def give_up(func: Any) -> None:
+    """Remember that a function looks at its graph."""
+    code = getattr(func, "__code__", None)
+    if code is not None:
+        _GIVEN_UP.add(code)
+
+
+def _watched(previous: Any) -> Any:
+    def special(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        for level in THREAD.levels:
+            if level.payload_graphs:
+                raise NeedsGraph
+        return previous(func, args, kwargs) if previous is not None else NotImplemented
+
+    return special
+
+
+def watch() -> None:
+    """Give up an attempt where the graph of a mapped value is looked at."""
+    looks = [
+        Tensor.register_hook,
+        Tensor.register_post_accumulate_grad_hook,
+        Tensor.retain_grad,
+        Tensor.backward,
+        Tensor.requires_grad_,
+        torch.autograd.grad,
+        torch.autograd.backward,
+    ]
+    looks += [getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf", "grad", "_version", "output_nr")]
+    looks += [getattr(Tensor, name).__set__ for name in ("requires_grad", "grad")]
+    for func in looks:
+        SPECIAL[func] = _watched(SPECIAL.get(func))
+
+
+watch()
