@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from .elementwise import elu_factor, gelu_factor, logit_factor, mish_factor, silu_factor
-from .kinds import AlongDim, Elementwise
-from .table import attach, row
+from .kinds import AlongDim, Elementwise, Random
+from .table import row
 
 Tensor = torch.Tensor
 
@@ -125,14 +125,12 @@ def argument(op: Any, values: list[Any], kwargs: dict[str, Any], name: str) -> A
     return None
 
 
-@attach("draws", "native_dropout")
 def dropout_draws(op: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:
     """In evaluation nothing is drawn."""
     train = argument(op, values, kwargs, "train")
     return train is None or bool(train)
 
 
-@attach("tangent", "native_dropout")
 def dropout_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """The mask that was drawn, on the tangent too."""
     del level
@@ -144,13 +142,11 @@ def dropout_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwar
     return (out, mask), (tangents[0] * (mask.to(out.dtype) * scale), None)
 
 
-@attach("draws", "rrelu_with_noise rrelu_with_noise_functional")
 def rrelu_draws(op: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:
     """In evaluation the slope is the mean of its bounds."""
     return bool(argument(op, values, kwargs, "training"))
 
 
-@attach("tangent", "rrelu_with_noise_functional rrelu_with_noise")
 def rrelu_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """The slopes that were drawn are the factors."""
     del level
@@ -178,3 +174,10 @@ def rrelu_backward(
 
 
 row("rrelu_with_noise_backward", Elementwise(), formula=rrelu_backward)
+row("native_dropout", Random("elementwise"), tangent=dropout_tangent, draws=dropout_draws)
+row(
+    "rrelu_with_noise rrelu_with_noise_functional",
+    Random("elementwise"),
+    tangent=rrelu_tangent,
+    draws=rrelu_draws,
+)
