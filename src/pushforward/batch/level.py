@@ -13,8 +13,9 @@ import torch
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
-from ..core.level import Level, autograd_on, is_grad_enabled
+from ..core.level import Level, autograd_on, is_grad_enabled, lazy_bits_on
 from ..core.source import source_line
+from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import Traced, copy_lazy_bits, wrap_like
 from ..ops.table import ENTRIES, Entry, entry
@@ -101,6 +102,7 @@ class BatchLevel(Level, Lanes):
         return source_line()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        lazy_bits_on()
         e = ENTRIES.get(func) or entry(func)
         if e.pointwise and not kwargs:
             out = self.pointwise(e.call, args)
@@ -242,7 +244,7 @@ class BatchLevel(Level, Lanes):
             return write(self, e, func, args, kwargs, values, flags, plain, mapped)
         kwargs = plain
         if e.strided and mine:
-            relative_offset(func, args, values)
+            move_offset(func, values, -args[0].storage_offset())
         if e.random and self.lanes_differ(e, func, values, kwargs):
             from .random import draw
 
@@ -251,14 +253,15 @@ class BatchLevel(Level, Lanes):
             out = self.rule_for(e)(func, self, values, flags, kwargs)
             mapped = not e.cache.get("uniform_result", False)
         else:
-            out = func(*values, **kwargs)
+            out = run_strided(func, values, kwargs) if e.strided and mine else func(*values, **kwargs)
             if e.is_view and not mine:
                 return out  # a view of a captured tensor: writes through it must be seen as such
         if not mine:
             self.tracked = self.tracked or mapped  # a draw may have been asked to require grad, which shows later
         if type(out) is Tensor or isinstance(out, Tensor):
             if e.is_view and mine:
-                return self.wrap_view(args[0], (func, args[1:], kwargs, None), out, mapped)
+                rest = tuple(values[1:]) if e.strided else args[1:]
+                return self.wrap_view(args[0], (func, rest, kwargs, None), out, mapped)
             return wrap(self, out, mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
         return self.wrap_many(e, func, args, kwargs, out, mapped, mine)
 
@@ -352,6 +355,8 @@ class BatchLevel(Level, Lanes):
             elif mapped:
                 rule = self.rule_for(entry(func))
                 payload = rule(func, self, [payload, *rest], [True] + [False] * len(rest), kwargs)
+            elif entry(func).strided:
+                payload = run_strided(func, (payload, *rest), kwargs)
             else:
                 payload = func(payload, *rest, **kwargs)
             if index is not None:
@@ -368,13 +373,6 @@ class BatchLevel(Level, Lanes):
     def inspect(self, value: Batched) -> Any:
         """The Python value of a tensor, when Python needs one for all lanes."""
         return inspect_value(self, value)
-
-
-def relative_offset(func: Any, args: Any, values: list[Any]) -> None:
-    """as_strided counts an offset in the storage of the root: make it relative to the value itself."""
-    for k, arg in enumerate(func._schema.arguments):
-        if arg.name == "storage_offset" and k < len(values) and values[k] is not None:
-            values[k] = values[k] - args[0].storage_offset()
 
 
 class KeywordFlags(list):

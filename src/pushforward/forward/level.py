@@ -7,6 +7,7 @@ below, and the rules are ordinary torch code, so that lower levels and autograd 
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +15,9 @@ import torch
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostError, EscapedValueError
 from ..core.fresh import stopped
-from ..core.level import Level, autograd_on, is_grad_enabled, user_stopped_gradient
+from ..core.level import Level, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
 from ..core.source import source_line
+from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import Traced, copy_lazy_bits, wrap_like
 from ..ops.table import Entry, entry
@@ -89,6 +91,7 @@ class DualLevel(Level):
         self.strict = strict
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        lazy_bits_on()
         with NoFunction():
             return self.handle(entry(func), func, args, kwargs or {})
 
@@ -191,15 +194,19 @@ class DualLevel(Level):
         """Choose what the operator is here; `args` and `kwargs` are the user's, `primals` and `plain` the payloads."""
         if e.writes or e.out_names:
             return write(self, e, func, args, kwargs, primals, tangents, plain, moving)
+        strided = e.strided and mine
+        if strided:
+            move_offset(func, primals, -args[0].storage_offset())
         if moving:
             out, tangent = self.rule_for(e)(func, self, primals, tangents, plain)
         else:
-            out, tangent = func(*primals, **plain), None
+            out, tangent = run_strided(func, primals, plain) if strided else func(*primals, **plain), None
             if e.is_view and not mine:
                 return out
         if isinstance(out, Tensor):
             if e.is_view and mine:
-                return self.wrap_view(args[0], (func, args[1:], kwargs, None), out, tangent)
+                rest = tuple(primals[1:]) if strided else args[1:]
+                return self.wrap_view(args[0], (func, rest, kwargs, None), out, tangent)
             return wrap(self, out, tangent) if out.layout is torch.strided or tangent is not None else out
         if type(out) in _SEQUENCES:
             made = []
@@ -255,8 +262,10 @@ class DualLevel(Level):
                 if func is STOP:
                     primal, tangent = stopped(primal), None
                     continue
-                primal = func(primal, *rest, **kwargs)
-                tangent = None if tangent is None else func(tangent, *rest, **kwargs)
+                run = partial(run_strided, func) if entry(func).strided else None
+                primal = run((primal, *rest), kwargs) if run else func(primal, *rest, **kwargs)
+                if tangent is not None:
+                    tangent = run((tangent, *rest), kwargs) if run else func(tangent, *rest, **kwargs)
                 if index is not None:
                     primal, tangent = primal[index], None if tangent is None else tangent[index]
             value._primal, value._tangent = primal, tangent

@@ -124,7 +124,7 @@ def gelu_factor(x: torch.Tensor, approximate: str) -> torch.Tensor:
 
 row("neg conj_physical positive", ElementwiseLinear())
 row("mul", ElementwiseBilinear())
-row("clone _to_copy contiguous lift_fresh_copy", ElementwiseLinear())
+row("contiguous lift_fresh_copy", ElementwiseLinear())
 
 
 # -- two and more arguments ----------------------------------------------------------------------------------------
@@ -148,7 +148,6 @@ row(
     "hypot",
     Elementwise((lambda out, x, y: x / out, lambda out, x, y: y / out)),
 )
-row("where.self", Elementwise((None, lambda out, c, x, y: c, lambda out, c, x, y: ~c)))
 row(
     "addcmul",
     Elementwise(
@@ -171,7 +170,6 @@ row(
         (lambda out, x, y, w: 1 - w, lambda out, x, y, w: w, lambda out, x, y, w: y - x),
     ),
 )
-row("masked_fill", Elementwise((lambda out, x, m, v: ~m, None, lambda out, x, m, v: m)))
 row("logaddexp", Elementwise((lambda out, x, y: torch.sigmoid(x - y), lambda out, x, y: torch.sigmoid(y - x))))
 
 

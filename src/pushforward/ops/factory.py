@@ -43,6 +43,6 @@ row("rand randn randint", Random("size"))
 row("randperm multinomial", Random("loop"))
 row(
     "rand_like randn_like randint_like bernoulli uniform exponential geometric cauchy log_normal normal normal_functional "
-    "random poisson binomial native_dropout _fused_dropout rrelu_with_noise rrelu_with_noise_functional",
+    "random poisson binomial _fused_dropout",
     Random("elementwise"),
 )

@@ -103,6 +103,64 @@ def batch_as_strided(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
     return x.as_strided([level.size, *size], [x.stride(0), *stride], start)
 
 
+def tangent_as_strided(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """as_strided of a tangent that lies in memory as its primal does; of another, the elements that the primal's are.
+
+    The level has made an offset relative to the value's own start.
+    """
+    del level
+    x, t = primals[0], tangents[0]
+    size, stride = primals[1], primals[2]
+    offset = primals[3] if len(primals) > 3 else kwargs.get("storage_offset")
+    own = None if offset is None else offset + x.storage_offset()
+    out = op(x, size, stride, own)
+    if t.stride() == x.stride():
+        return out, op(t, size, stride, None if offset is None else offset + t.storage_offset())
+    start = offset or 0
+    ends = [1 + sum((n - 1) * s for n, s in zip(a, b, strict=True)) for a, b in ((x.shape, x.stride()), (size, stride))]
+    places = torch.full((max(ends[0], start + ends[1]),), -1, dtype=torch.long, device=x.device)
+    places.as_strided(x.shape, x.stride()).copy_(torch.arange(x.numel(), device=x.device).reshape(x.shape))
+    chosen = places.as_strided(size, stride, start)
+    return out, torch.where(chosen >= 0, t.reshape(-1)[chosen.clamp(min=0)], 0)
+
+
+def batch_reshape_alias(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """_reshape_alias: the lanes keep their distance."""
+    del mapped, kwargs
+    return op(args[0], [level.size, *args[1]], [args[0].stride(0), *args[2]])
+
+
+def tangent_reshape_alias(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """_reshape_alias: the tangent may have other strides."""
+    del level, kwargs
+    return op(*primals), tangents[0].reshape(primals[1])
+
+
+def batch_slice_inverse(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """slice_inverse (source, like, dim, …): the dimension shifts by one."""
+    del kwargs
+    args = [*args, *[0, None, None, 1][len(args) - 2 :]]
+    source, like = (a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[:2], mapped, strict=False))
+    return op(source, like, args[2] % (source.dim() - 1) + 1, *args[3:])
+
+
+def batch_unfold(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """unfold: of a 0-dim value it makes a vector."""
+    del level, mapped, kwargs
+    x, dim, size, step = args
+    rank = x.dim() - 1
+    if rank == 0:
+        return op(x.unsqueeze(-1), 1, size, step).squeeze(1)
+    return op(x, dim % rank + 1, size, step)
+
+
+def batch_view_as_complex(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """view_as_complex: lanes that lie across the last dimension are moved apart first, as slices of them would have to be."""
+    del level, mapped, kwargs
+    x = args[0]
+    return op(x if x.stride(-1) == 1 or x.shape[-1] != 2 else x.contiguous())
+
+
 def batch_diagonal(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """diagonal of two logical dimensions."""
     del level, mapped
@@ -192,18 +250,21 @@ row("t", Movement(), batch=batch_t)
 row("transpose", Movement(), batch=batch_transpose)
 row("squeeze", Movement(), batch=batch_squeeze)
 row("unsqueeze", Movement(), batch=batch_unsqueeze)
-row("as_strided", Movement(), batch=batch_as_strided)
+row("as_strided", Movement(), batch=batch_as_strided, tangent=tangent_as_strided)
 row("diagonal", Movement(), batch=batch_diagonal)
 row("repeat", Movement(), batch=batch_repeat)
 row("roll", Movement(), batch=batch_roll)
 row("flip", Movement(), batch=batch_flip)
-row("tril triu view_as_real view_as_complex constant_pad_nd", Movement(), batch=in_front)
+row("tril triu view_as_real", Movement(), batch=in_front)
+row("view_as_complex", Movement(), batch=batch_view_as_complex)
 row("detach", Movement(), batch=batch_alias, tangent=tangent_alias)
 row("alias lift_fresh lift _conj _neg_view resolve_conj resolve_neg", Movement(), batch=in_front)
 row("real imag", Movement(), batch=in_front)
 row("select", Movement(dims=(1,)))
 row("slice unbind", Movement(dims=(1,)))
 row("split split_with_sizes unsafe_split unsafe_split_with_sizes", Movement(dims=(2,)))
-row("unfold", Movement(dims=(1,)))
+row("unfold", Movement(), batch=batch_unfold)
+row("_reshape_alias", Movement(), batch=batch_reshape_alias, tangent=tangent_reshape_alias)
+row("slice_inverse", Linear((0, 1)), batch=batch_slice_inverse)
 row("select_backward slice_backward diagonal_backward unfold_backward", Movement(), batch=batch_scatter_back)
 row("cat stack", Linear(), batch=batch_join)

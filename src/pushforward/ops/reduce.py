@@ -65,8 +65,8 @@ def real_part(x: Tensor) -> Tensor:
 def tangent_nansum(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """nansum: the sum of the tangents of those that are numbers."""
     del level
-    moved = [torch.where(primals[0].isnan(), 0, tangents[0]), *primals[1:]]
-    return op(*primals, **kwargs), torch.ops.aten.sum.dim_IntList(*moved, **kwargs)
+    moved = torch.where(primals[0].isnan(), 0, tangents[0])
+    return op(*primals, **kwargs), op(moved, *primals[1:], **kwargs)
 
 
 def tangent_prod(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -29,6 +29,7 @@ class Row:
     name: str
     kind: Kind
     rules: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    stated: bool = True  # False while only rules were attached and no kind has been given
 
 
 ROWS: dict[str, Row] = {}
@@ -37,10 +38,11 @@ ROWS: dict[str, Row] = {}
 def row(names: str, kind: Kind, **rules: Callable[..., Any]) -> None:
     """Add a row for each of the space-separated `names` (`sin`, or `mul.Scalar` for one overload only)."""
     for name in names.split():
-        if name in ROWS:
+        known = ROWS.get(name)
+        if known is not None and (known.stated or not known.rules.keys().isdisjoint(rules)):
             msg = f"operator {name!r} already has a row"
             raise ValueError(msg)
-        ROWS[name] = Row(name, kind, dict(rules))
+        ROWS[name] = Row(name, kind, {**(known.rules if known is not None else {}), **rules})
 
 
 def attach(interpreter: str, names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -48,7 +50,7 @@ def attach(interpreter: str, names: str) -> Callable[[Callable[..., Any]], Calla
 
     def keep(rule: Callable[..., Any]) -> Callable[..., Any]:
         for name in names.split():
-            entry_row = ROWS.setdefault(name, Row(name, Special()))
+            entry_row = ROWS.setdefault(name, Row(name, Special(), stated=False))
             if interpreter in entry_row.rules:
                 msg = f"{name!r} already has a {interpreter} rule"
                 raise ValueError(msg)
