@@ -19,7 +19,7 @@ def write(
     """Run a writing operator and return what torch returns: the written tensors themselves."""
     from .level import Batched
 
-    targets = [args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs]
+    targets = flattened([args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs])
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
@@ -27,12 +27,12 @@ def write(
         return random_write(level, e, func, args, plain, values, flags, mapped, targets, ours)
     mapped = mapped or any(o and t._mapped for o, t in zip(ours, targets, strict=True))
     if not mapped:
-        grad = is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in values)
+        grad = is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in flattened(values))
         if grad:
             for target, own in zip(targets, ours, strict=True):
                 if own and not target._payload.requires_grad:
                     track(level, target)
-            values = [a._payload if isinstance(a, Batched) and a._level is level else v for a, v in zip(args, values, strict=True)]
+            values = [payloads(level, a, v) for a, v in zip(args, values, strict=True)]
             plain = {k: a._payload if isinstance(a, Batched) and a._level is level else a for k, a in kwargs.items()}
         out = func(*values, **plain)
         return returned(func, targets) if returns_written(func) else as_uniform(level, out)
@@ -43,12 +43,26 @@ def write(
     return stored(level, e, func, targets, out, out_mapped)
 
 
+def flattened(values: Any) -> list[Any]:
+    """Values with those of lists one by one."""
+    return [x for v in values for x in (v if isinstance(v, (list, tuple)) else (v,))]
+
+
+def payloads(level: Any, value: Any, known: Any) -> Any:
+    """The payload, as it is now, of a value of the level or of a list of such; of another value what is known."""
+    from .level import Batched
+
+    if isinstance(value, (list, tuple)) and isinstance(known, (list, tuple)):
+        return [payloads(level, v, k) for v, k in zip(value, known, strict=True)]
+    return value._payload if isinstance(value, Batched) and value._level is level else known
+
+
 def stored(level: Any, e: Entry, func: Any, targets: list[Any], out: Any, mapped: bool) -> Any:
     """Write the results of a functional operator into the targets; results that are no target are returned as they are."""
     results = list(out) if isinstance(out, (list, tuple)) else [out]
     others: list[Any] = []
-    if e.writes and len(results) > len(e.writes):  # torch's functional forms return the written arguments last
-        others, results = results[: -len(e.writes)], results[-len(e.writes) :]
+    if e.writes and len(results) > len(targets):  # torch's functional forms return the written arguments last
+        others, results = results[: -len(targets)], results[-len(targets) :]
     for target, result in zip(targets, results, strict=False):
         store(level, target, result, mapped)
     if returns_written(func):
