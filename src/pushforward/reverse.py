@@ -23,7 +23,7 @@ from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
 from .core.traced import NeedsGraph
 from .forward.level import Dual
-from .ops.safe import nested_differentiation
+from .ops.safe import nested_reverse
 
 Tensor = torch.Tensor
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, Batched, Dual})
@@ -112,7 +112,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     inner = list(leaves)
     for k, x in zip(places, state.inner, strict=True):
         inner[k] = x
-    with torch.enable_grad(), nested_differentiation():
+    with torch.enable_grad(), nested_reverse():
         result = func(*tree.unflatten(inner, spec))
     aux = None
     if has_aux:
@@ -176,7 +176,7 @@ def kind(value: Any) -> str:
 
 def check_cotangents(func: Any, result: Any, outs: list[Any], out_spec: Any, given: Any, flat: Any, given_spec: Any) -> None:
     """The cotangents have the structure and the shapes of the output."""
-    if given_spec != out_spec and len(flat) != len(outs):
+    if given_spec is not out_spec and len(flat) != len(outs):
         msg = f"vjp_fn of {name_of(func)}: the cotangents have the structure {given_spec}, the output has {out_spec}"
         raise ArgumentError(msg)
     for k, (o, c) in enumerate(zip(outs, flat, strict=True)):
@@ -252,7 +252,7 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
         full = list(args)
         for k, value in zip(positions, inner if single else tree.unflatten(inner, spec), strict=True):
             full[k] = value
-        with torch.enable_grad(), nested_differentiation():
+        with torch.enable_grad(), nested_reverse():
             result = func(*full, **kwargs)
         if not has_aux:
             return result, None

@@ -14,7 +14,6 @@ from torch.utils import _pytree as torch_tree
 
 TreeSpec = torch_tree.TreeSpec
 flatten = torch_tree.tree_flatten
-unflatten = torch_tree.tree_unflatten
 tree_map = torch_tree.tree_map
 is_registered = torch_tree.SUPPORTED_NODES.__contains__
 
@@ -56,10 +55,36 @@ def _register(kind: type, fields: list[str]) -> None:
     torch_tree.register_pytree_node(kind, take_apart, put_together, flatten_with_keys_fn=take_apart_with_keys)
 
 
+LEAF: TreeSpec = flatten(0)[1]
+_SEQUENCE_SPECS: dict[tuple[type, int], TreeSpec] = {}
+_SEQUENCE_OF: dict[int, type] = {}  # by identity of the spec: what to make of the leaves
+
+
 def flat(tree: Any) -> tuple[list[Any], TreeSpec]:
     """Leaves and structure of `tree`; dataclasses are taken apart too."""
+    kind = type(tree)
+    if isinstance(tree, torch.Tensor):
+        return [tree], LEAF
+    if kind is tuple or kind is list:
+        for value in tree:
+            if not isinstance(value, torch.Tensor):
+                break
+        else:
+            spec = _SEQUENCE_SPECS.get((kind, len(tree)))
+            if spec is None:
+                spec = _SEQUENCE_SPECS[kind, len(tree)] = flatten(tree)[1]
+                _SEQUENCE_OF[id(spec)] = kind
+            return list(tree), spec
     register_dataclasses(tree)
     return flatten(tree)
+
+
+def unflatten(values: list[Any], spec: TreeSpec) -> Any:
+    """The pytree of a structure, from its leaves."""
+    if spec is LEAF:
+        return values[0]
+    kind = _SEQUENCE_OF.get(id(spec))
+    return kind(values) if kind is not None else torch_tree.tree_unflatten(values, spec)
 
 
 def leaves(tree: Any) -> list[Any]:

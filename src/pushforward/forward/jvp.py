@@ -13,7 +13,7 @@ from ..core.fresh import fresh, reach_outside, released, stopped
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.torch_private import NoFunction
 from ..ops import families as _families  # noqa: F401  (fills the table)
-from ..ops.safe import nested_differentiation
+from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast as _fast  # noqa: F401  (registers the short ways)
 from .level import Dual, DualLevel, wrap_input
 
@@ -50,12 +50,12 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
         msg = f"jvp({name_of(func)}): primals is empty; give at least one input"
         raise ArgumentError(msg)
     leaves, spec = tree.flat(primals)
-    spread = tree.broadcast_prefix(tangents, primals, is_leaf=lambda t: t is None)
     flat, t_spec = tree.flat(tangents)
-    if t_spec == spec:
-        spread = flat
-    elif spread is None or len(spread) != len(leaves):
-        spread = _by_leaf(tangents, primals)
+    spread: Any = flat
+    if t_spec is not spec and t_spec != spec:
+        spread = tree.broadcast_prefix(tangents, primals, is_leaf=lambda t: t is None)
+        if spread is None or len(spread) != len(leaves):
+            spread = _by_leaf(tangents, primals)
     if spread is None:
         msg = f"jvp({name_of(func)}): the structures differ; primals have {spec}, tangents have {t_spec}"
         raise ArgumentError(msg)
@@ -194,7 +194,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     for k in places:
         inner[k] = fresh(leaves[k])
         variables.append(inner[k])
-    with torch.enable_grad(), nested_differentiation(), nested_differentiation():
+    with torch.enable_grad(), nested_reverse(), nested_reverse():
         result = func(*tree.unflatten(inner, spec))
         outs, out_spec = tree.flat(result)
         live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]

@@ -24,18 +24,21 @@ Tensor = torch.Tensor
 
 def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
     """Rows `start` to `stop` of the standard basis of all elements, cut into tensors of the leaves' sizes."""
-    out, offset = [], 0
-    for x in leaves:
-        n = x.numel()
-        with NoFunction():
-            if start == offset:
-                rows = torch.eye(stop - start, n, dtype=x.dtype, device=x.device)
-            else:  # compared, not written: a program of this has no buffers
-                own = torch.arange(start - offset, stop - offset, device=x.device)
-                rows = (own.unsqueeze(1) == torch.arange(n, device=x.device)).to(x.dtype)
+    with NoFunction():
+        if len(leaves) == 1 and start == 0 and stop == leaves[0].numel():
+            x = leaves[0]
+            eye = torch.eye(stop, dtype=x.dtype, device=x.device)
+            return [eye if x.dim() == 1 else eye.view(stop, *x.shape)]
+        out, offset = [], 0
+        for x in leaves:
+            n = x.numel()
+            rows = torch.zeros(stop - start, n, dtype=x.dtype, device=x.device)
+            low, high = max(start, offset), min(stop, offset + n)
+            if high > low:
+                rows[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
             out.append(rows.view(stop - start, *x.shape))
-        offset += n
-    return out
+            offset += n
+        return out
 
 
 def check_chunk(what: str, chunk_size: Any) -> None:
@@ -193,6 +196,8 @@ def jacrev(
         turned = any(outs[k].is_complex() for k in smooth)
 
         def pulled(*cotangents: Tensor) -> tuple[Tensor, ...]:
+            if len(smooth) == len(outs):
+                return pull(list(cotangents))
             full = [torch.zeros_like(o) for o in outs]
             for k, c in zip(smooth, cotangents, strict=True):
                 full[k] = c
