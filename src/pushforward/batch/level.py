@@ -262,7 +262,7 @@ class BatchLevel(Level, Lanes):
             if e.is_view and mine:
                 rest = tuple(values[1:]) if e.strided else args[1:]
                 return self.wrap_view(args[0], (func, rest, kwargs, None), out, mapped)
-            return wrap(self, out, mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
+            return wrap(self, out.resolve_conj(), mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
         return self.wrap_many(e, func, args, kwargs, out, mapped, mine)
 
     def rule_for(self, e: Entry) -> Any:
@@ -312,7 +312,7 @@ class BatchLevel(Level, Lanes):
                 elif e.is_view and mine:
                     made.append(self.wrap_view(args[0], (func, args[1:], kwargs, k), o, mapped))
                 else:
-                    made.append(wrap(self, o, mapped))
+                    made.append(wrap(self, o.resolve_conj(), mapped))
             return made if type(out) is list else tuple(made)
         return out
 

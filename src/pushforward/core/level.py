@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from .torch_private import (
+    CONJUGATE_KEY,
+    NEGATIVE_KEY,
+    ZERO_KEY,
     ForceKeys,
     TorchDispatchMode,
     excluded_keys,
@@ -20,6 +23,7 @@ from .torch_private import (
     mode_count,
     pop_mode,
     push_mode,
+    set_key_excluded,
 )
 
 is_grad_enabled = torch.is_grad_enabled
@@ -95,6 +99,13 @@ class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)
         pop_mode(None)
         THREAD.levels.pop()
         self.level.alive = self.was_alive
+
+
+def lazy_bits_on() -> None:
+    """Let payload operators of a handler see lazy conjugation, negation and zeros; dispatch restores its keys afterwards."""
+    set_key_excluded(CONJUGATE_KEY, False)
+    set_key_excluded(NEGATIVE_KEY, False)
+    set_key_excluded(ZERO_KEY, False)
 
 
 def autograd_on() -> Any:

@@ -22,6 +22,9 @@ NoDispatch = _C._DisableTorchDispatch
 # Inside a handler a traced value's attributes are read many times: without this each read calls Python.
 NoFunction = _C.DisableTorchFunctionSubclass
 
+# The opposite, for the body of a function of torch.nn.functional whose calls are to be seen one by one.
+EnableFunction = _C._EnableTorchFunction
+
 # Inside a handler autograd's keys are off; a payload that requires grad must be recorded all the same.
 ForceKeys = _C._ForceDispatchKeyGuard
 included_keys = _C._dispatch_tls_local_include_set
@@ -29,6 +32,11 @@ excluded_keys = _C._dispatch_tls_local_exclude_set
 
 # Tells the user's `no_grad` from the engine's own: inside a backward pass the id is not -1.
 graph_task_id = _C._current_graph_task_id
+
+# A dispatch handler runs with the keys above Python excluded, also those that resolve lazy conjugation: `x.conj() * y` would be x y.
+CONJUGATE_KEY = _C.DispatchKey.Conjugate
+NEGATIVE_KEY = _C.DispatchKey.Negative
+ZERO_KEY = _C.DispatchKey.ZeroTensor  # and zeros without memory, which torch's formulas make: computing with them would crash
 
 # Lazy conjugation and negation are views: payload and wrapper must agree on their bits.
 set_conj = _C._set_conj
@@ -51,9 +59,13 @@ make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
 __all__ = [
-    "PYTHON_KEY",
+    "EnableFunction",
     "COMPOSITE",
+    "CONJUGATE_KEY",
+    "NEGATIVE_KEY",
+    "PYTHON_KEY",
     "ForceKeys",
+    "ZERO_KEY",
     "NoDispatch",
     "NoFunction",
     "TorchDispatchMode",

@@ -80,6 +80,11 @@ def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual
     return made
 
 
+def resolved(out: Tensor, tangent: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Both without lazy conjugation, which a value that is no view does not have."""
+    return out.resolve_conj(), None if tangent is None else tangent.resolve_conj()
+
+
 class DualLevel(Level):
     """A running `jvp`."""
 
@@ -207,7 +212,7 @@ class DualLevel(Level):
             if e.is_view and mine:
                 rest = tuple(primals[1:]) if strided else args[1:]
                 return self.wrap_view(args[0], (func, rest, kwargs, None), out, tangent)
-            return wrap(self, out, tangent) if out.layout is torch.strided or tangent is not None else out
+            return wrap(self, *resolved(out, tangent)) if out.layout is torch.strided or tangent is not None else out
         if type(out) in _SEQUENCES:
             made = []
             for k, o in enumerate(out):
@@ -217,7 +222,7 @@ class DualLevel(Level):
                 elif e.is_view and mine:
                     made.append(self.wrap_view(args[0], (func, args[1:], kwargs, k), o, t))
                 else:
-                    made.append(wrap(self, o, t))
+                    made.append(wrap(self, *resolved(o, t)))
             return made if type(out) is list else tuple(made)
         return out
 
