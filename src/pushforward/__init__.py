@@ -3,6 +3,9 @@
 from . import forward_ad
 from . import functions as _functions  # noqa: F401  (catches torch.autograd.Function.apply)
 from .batch.vmap import vmap
+from .check.check import check
+from .check.nans import NanError, debug_nans
+from .check.report import CheckReport, Finding, WrongDerivativeError
 from .core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -22,30 +25,41 @@ from .jacobian.dense import hessian, hvp, jacfwd, jacrev
 from .modules import functional_call, stack_module_state
 from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
+from .sparsity.csr import Pattern
+from .sparsity.detect import hessian_sparsity, jacobian_sparsity
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
     "CapturedWriteError",
+    "CheckReport",
     "DerivativeLost",
     "DerivativeLostError",
     "DivergenceError",
     "EscapedValue",
     "EscapedValueError",
+    "Finding",
+    "NanError",
     "NotDifferentiableError",
+    "Pattern",
     "Program",
     "RandomnessError",
     "SlowFallback",
     "TransformError",
     "TransformWarning",
+    "WrongDerivativeError",
+    "check",
+    "debug_nans",
     "forward_ad",
     "functional_call",
     "grad",
     "grad_and_value",
     "hessian",
+    "hessian_sparsity",
     "hvp",
     "jacfwd",
+    "jacobian_sparsity",
     "jacrev",
     "jvp",
     "linearize",

@@ -1,0 +1,293 @@
+"""What no operator alone shows: values overwritten after they were saved, hooks, and dependences that torch does not see.
+
+Forward: intermediate values at x ± hv, operator by operator, against the tangents of a run on dual numbers; the first that differs.
+Reverse: at each node of the graph ⟨what arrives, ẏ⟩ = Σ ⟨what it passes on, ẋ⟩, with tangents from a run on dual numbers.
+Both keep intermediate values; a budget bounds them, and a large function is walked in chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..core.level import THREAD
+from ..forward.level import Dual
+from ..ops.table import entry
+from .decisions import moving_kind
+from ..core.torch_private import NoFunction
+from .observe import Call, Observer, in_backward, modes_off, tensors
+from .subject import Subject, moved, real_vector
+
+Tensor = torch.Tensor
+BUDGET = 256 * 2**20  # bytes of intermediate values kept at a time
+CHUNKS = 4
+Key = tuple[str, str, int]
+
+
+class Keyed(Observer):
+    """Operators by name, line and how often they came there: the same key in a plain run and in one on dual numbers."""
+
+    def __init__(self, skip: int = 0, budget: int = BUDGET) -> None:
+        super().__init__()
+        self.counts: dict[tuple[str, str], int] = {}
+        self.order: list[Key] = []
+        self.skip, self.budget = skip, budget
+        self.full = False
+
+    def key(self, call: Call) -> Key:
+        """The key of this call."""
+        pair = call.name, call.source
+        n = self.counts[pair] = self.counts.get(pair, -1) + 1
+        made = (*pair, n)
+        self.order.append(made)
+        return made
+
+    def wants(self, size: int) -> bool:
+        """Whether the results of the last call are within this chunk."""
+        if len(self.order) <= self.skip or self.full:
+            return False
+        self.budget -= size
+        self.full = self.budget < 0
+        return True
+
+
+class Values(Keyed):
+    """Keeps the results of operators."""
+
+    def __init__(self, skip: int = 0) -> None:
+        super().__init__(skip)
+        self.found: dict[Key, list[Tensor]] = {}
+
+    def operator(self, call: Call) -> Any:
+        """Run and keep."""
+        key = self.key(call)
+        out = call.run()
+        results = [o for o in tensors(out) if moving_kind(o)]
+        if results and not in_backward() and self.wants(sum(o.numel() * 8 for o in results)):
+            self.found[key] = [real_vector(o).clone() for o in results]
+        return out
+
+
+class Tangents(Keyed):
+    """Keeps the tangents of operators' results, in a run on dual numbers."""
+
+    def __init__(self, skip: int = 0) -> None:
+        super().__init__(skip)
+        self.found: dict[Key, list[Tensor]] = {}
+
+    def operator(self, call: Call) -> Any:
+        """Run and keep."""
+        key = self.key(call)
+        out = call.run()
+        results = [o for o in tensors(out) if moving_kind(o)]
+        if results and not in_backward() and self.wants(sum(o.numel() * 8 for o in results)):
+            with modes_off(), NoFunction():
+                self.found[key] = [tangent_of(o).clone() for o in results]
+        return out
+
+
+def tangent_of(o: Tensor) -> Tensor:
+    """The tangent of a dual number of the innermost `jvp`, zeros for anything else."""
+    level = next((v for v in reversed(THREAD.levels) if v.name == "jvp"), None)
+    if type(o) is Dual and o._level is level:
+        return torch.zeros_like(o._primal) if o._tangent is None else o._tangent.detach()
+    return torch.zeros(o.shape, dtype=o.dtype)
+
+
+@dataclass
+class Place:
+    """An operator found at fault, by its effect."""
+
+    operator: str
+    source: str
+    function: Any
+    relative: float
+    message: str
+
+
+def first_forward(subject: Subject, direction: list[Tensor], step: float, origin: list[Tensor] | None) -> Place | None:
+    """The first operator whose tangent is not the derivative of its value along the direction."""
+    point = subject.point if origin is None else origin
+    skip = 0
+    for _ in range(CHUNKS):
+        below, above, pushed = Values(skip), Values(skip), Tangents(skip)
+        subject.values(moved(point, direction, -step), below)
+        subject.values(moved(point, direction, step), above)
+        subject.push(direction, pushed, point)
+        for key in pushed.order:
+            if key not in pushed.found or key not in above.found or key not in below.found:
+                continue
+            for t, a, b in zip(pushed.found[key], above.found[key], below.found[key], strict=False):
+                t = real_vector(t)
+                if t.shape != a.shape or a.shape != b.shape or not t.numel():
+                    continue
+                d = (a - b) / (2 * step)
+                size = max(float(d.abs().max()), float(t.abs().max()))
+                noise = 1e-15 * float(a.abs().max()) / step
+                off = float((d - t).abs().max())
+                if size > 0 and off > 1e-4 * size + 100 * noise:
+                    return Place(key[0], key[1], None, off / size, "")
+        if not above.full:
+            return None
+        skip += len(above.found)
+    return None
+
+
+class Graph(Keyed):
+    """The nodes of autograd's graph by operator, and hooks that weigh what passes through them."""
+
+    def __init__(self, tangents: dict[Key, list[Tensor]], direction: list[Tensor], cotangents: list[Tensor]) -> None:
+        super().__init__()
+        self.tangents, self.direction, self.cotangents = tangents, direction, cotangents
+        self.pending: tuple[Key, list[Tensor], Call] | None = None
+        self.nodes: dict[Any, dict[int, Tensor]] = {}
+        self.owners: dict[Any, tuple[Key, Any]] = {}
+        self.arrived: dict[tuple[Any, int], float] = {}
+        self.sizes: dict[tuple[Any, int], float] = {}
+        self.bad: list[tuple[Key, Any, float, str]] = []
+        self.saved: dict[Key, tuple[int, set[int]]] = {}
+        self.writes: list[tuple[int, str, str, set[int]]] = []
+
+    def operator(self, call: Call) -> Any:
+        """Note the node of the previous operator, then run this one."""
+        self.settle()
+        if in_backward():
+            return call.run()
+        key = self.key(call)
+        out = call.run()
+        results = [o for o in tensors(out) if moving_kind(o)]
+        self.pending = (key, results, call)
+        place = len(self.order)
+        storages = {t.untyped_storage().data_ptr() for t in tensors([*call.args, out]) if t.layout is torch.strided and t.numel()}
+        self.saved[key] = (place, storages)
+        if call.kind == "operator":
+            e = entry(call.function)
+            if e.writes:
+                targets = {t.untyped_storage().data_ptr() for t in tensors([call.args[k] for k in e.writes])}
+                self.writes.append((place, call.name, call.source, targets))
+        return out
+
+    def settle(self) -> None:
+        """Map the nodes that autograd made for the last operator to its tangents."""
+        if self.pending is None:
+            return
+        key, results, call = self.pending
+        self.pending = None
+        found = self.tangents.get(key)
+        for k, o in enumerate(results):
+            fn = o.grad_fn
+            if fn is None:
+                continue
+            self.owners.setdefault(fn, (key, call.function if call.kind == "function" else None))
+            if found is not None and k < len(found) and found[k].shape == o.shape:
+                self.nodes.setdefault(fn, {})[o.output_nr] = found[k]
+
+    def graph(self, inputs: list[Tensor], outs: list[Tensor]) -> None:
+        """Hang a hook on each known node."""
+        self.settle()
+        leaves = {id(x): t for x, t in zip(inputs, self.direction, strict=True)}
+        for o, u in zip(outs, self.cotangents, strict=True):
+            if o.grad_fn is not None:
+                self.arrives(o.grad_fn, o.output_nr, u)
+
+        def tangent(fn: Any, nr: int) -> Tensor | None:
+            variable = getattr(fn, "variable", None)
+            if variable is not None:
+                return leaves.get(id(variable), torch.zeros_like(variable))
+            return self.nodes.get(fn, {}).get(nr)
+
+        for fn in list(self.owners):
+
+            def hook(given: Any, received: Any, fn: Any = fn) -> None:
+                with torch.no_grad():
+                    self.weigh(fn, given, received, tangent)
+
+            fn.register_hook(hook)
+
+    def arrives(self, fn: Any, nr: int, g: Tensor) -> None:
+        """Add what a consumer passes on to a value."""
+        t = self.nodes.get(fn, {}).get(nr)
+        if t is not None and t.shape == g.shape:
+            part, size = products(g, t)
+            place = fn, nr
+            self.arrived[place] = self.arrived.get(place, 0.0) + part
+            self.sizes[place] = self.sizes.get(place, 0.0) + size
+
+    def weigh(self, fn: Any, given: Any, received: Any, tangent: Any) -> None:
+        """The two inner products of one node."""
+        known = self.nodes.get(fn, {})
+        left, size = 0.0, 0.0
+        for nr, g in enumerate(received):
+            if g is None:
+                continue
+            t = known.get(nr)
+            if t is None or t.shape != g.shape:
+                left = float("nan")
+                continue
+            part, weight = products(g, t)
+            left, size = left + part, size + weight
+            expected = self.arrived.get((fn, nr))
+            if expected is not None and abs(expected - part) > 1e-7 * (self.sizes[fn, nr] + weight):
+                key, function = self.owners[fn]
+                self.bad.append((key, function, abs(expected - part) / (self.sizes[fn, nr] + weight), "hook"))
+        right, complete = 0.0, True
+        for (source, nr), g in zip(fn.next_functions, given, strict=False):
+            if g is None or source is None:
+                continue
+            t = tangent(source, nr)
+            if t is None or t.shape != g.shape:
+                complete = False
+            else:
+                part, weight = products(g, t)
+                right, size = right + part, size + weight
+            self.arrives(source, nr, g)
+        if complete and left == left and abs(left - right) > 1e-7 * size:
+            key, function = self.owners[fn]
+            self.bad.append((key, function, abs(left - right) / size, "node"))
+
+
+def products(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """⟨a, b⟩, and the sum of the sizes of its terms."""
+    p = real_vector(a) * real_vector(b)
+    return float(p.sum()), float(p.abs().sum())
+
+
+def first_reverse(
+    subject: Subject, direction: list[Tensor], cotangents: list[Tensor], origin: list[Tensor] | None
+) -> Place | None:
+    """The first node, in the order of the backward pass, that does not pass on what it should."""
+    point = subject.point if origin is None else origin
+    skip = 0
+    for _ in range(CHUNKS):
+        pushed = Tangents(skip)
+        subject.push(direction, pushed, point)
+        graph = Graph(pushed.found, direction, cotangents)
+        subject.pull(cotangents, graph, point)
+        if graph.bad:
+            return described(graph, *graph.bad[0])
+        if not pushed.full:
+            return None
+        skip += len(pushed.found)
+    return None
+
+
+def described(graph: Graph, key: Key, function: Any, relative: float, how: str) -> Place:
+    """Words for a node at fault."""
+    name, source, _ = key
+    if how == "hook":
+        return Place(name, source, function, relative, f"a hook on the result of `{name}` changes the gradient that passes it")
+    place, storages = graph.saved[key]
+    for later, writer, line, targets in graph.writes:
+        if later > place and targets & storages:
+            text = (
+                f"`{writer}` overwrites in place a value that the backward of `{name}` at {source} uses, and autograd is not told "
+                "(a write through `.data`, or a value kept outside of save_for_backward)"
+            )
+            return Place(writer, line, function, relative, text)
+    text = (
+        f"`{name}` passes back a wrong gradient in this graph, though alone its rule is right: its backward uses something that "
+        "changed since, or a hook changes it"
+    )
+    return Place(name, source, function, relative, text)
