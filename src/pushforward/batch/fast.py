@@ -16,6 +16,8 @@ from .level import Batched, wrap
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 
+SELECT = torch.ops.aten.select.int
+
 UNARY = (
     "sin cos tan tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sigmoid relu abs neg reciprocal square erf erfc sinh cosh "
     "asin acos atan asinh acosh atanh sign floor ceil round trunc"
@@ -38,6 +40,29 @@ def meta_of(x: Batched) -> Any:
     return made
 
 
+def direct(func: Any, *args: Any, held: bool = False) -> Any:
+    """Call a function with dispatch to levels off."""
+    if held:
+        return func(*args)
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        return func(*args)
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+
+
+def _sum_rows(func: Any, p: Tensor) -> Tensor:
+    return func(p, 1) if p.dim() == 2 else func(p.flatten(1), 1)
+
+
+def _dot_rows(p: Tensor, q: Tensor) -> Tensor:
+    return torch.bmm(p.unsqueeze(1), q.unsqueeze(2)).view(-1) if q.dim() == 2 else torch.mv(p, q)
+
+
+def _matrix_rows(a: Tensor, q: Tensor) -> Tensor:
+    return torch.mm(q, a.t())
+
+
 def unary(func: Any, args: tuple[Any, ...]) -> Any:
     """A function of one real tensor: the result has the sizes, dtype and layout of the argument."""
     x = args[0]
@@ -47,11 +72,14 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
     level = x._level
     if not meta or not level.on_top():
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
+    if level.held:
         out = func(x._payload)
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
+    else:
+        set_key_excluded(PYTHON_KEY, True)
+        try:
+            out = func(x._payload)
+        finally:
+            set_key_excluded(PYTHON_KEY, False)
     made = make_wrapper(*meta)
     made._payload = out
     made._level = level
@@ -87,11 +115,8 @@ def binary(func: Any, args: tuple[Any, ...]) -> Any:
         same = y.dim() == 0
     else:
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        out = func(x._payload, y) if x is args[0] else func(y, x._payload)
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
+    first, second = (x._payload, y) if x is args[0] else (y, x._payload)
+    out = func(first, second) if level.held else direct(func, first, second)
     if not same:
         return wrap(level, out, True)
     made = make_wrapper(*meta)
@@ -109,11 +134,7 @@ def total(func: Any, args: tuple[Any, ...]) -> Any:
     p = x._payload
     if type(p) is not Tensor or not x._mapped or p.dim() < 2 or not x._level.on_top():
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        out = func(p, 1) if p.dim() == 2 else func(p.flatten(1), 1)
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
+    out = direct(_sum_rows, func, p, held=x._level.held)
     return wrap(x._level, out, True)
 
 
@@ -135,11 +156,7 @@ def dot(func: Any, args: tuple[Any, ...]) -> Any:
                 return None
             if p.dim() != 2 or q.dim() != (2 if type(y) is Batched else 1) or p.dtype is not q.dtype or p.shape[-1] != q.shape[-1]:
                 return None
-            set_key_excluded(PYTHON_KEY, True)
-            try:
-                out = torch.bmm(p.unsqueeze(1), q.unsqueeze(2)).view(-1) if q.dim() == 2 else torch.mv(p, q)
-            finally:
-                set_key_excluded(PYTHON_KEY, False)
+            out = direct(_dot_rows, p, q, held=x._level.held)
             return wrap(x._level, out, True)
     del func
     return None
@@ -168,14 +185,10 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
     else:
         return None
     del func
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        if tb is Batched:
-            out = torch.mm(q, a.t()) if q.dim() == 2 else torch.matmul(a, q)
-        else:
-            out = torch.matmul(p, b)
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
+    if tb is Batched:
+        out = direct(_matrix_rows, a, q, held=level.held) if q.dim() == 2 else direct(torch.matmul, a, q, held=level.held)
+    else:
+        out = direct(torch.matmul, p, b, held=level.held)
     return wrap(level, out, True)
 
 
@@ -189,12 +202,44 @@ def linear(func: Any, args: tuple[Any, ...]) -> Any:
             return None
     if x._payload.dim() < 2:
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        out = func(x._payload, *args[1:])
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
+    out = direct(func, x._payload, *args[1:], held=x._level.held)
     return wrap(x._level, out, True)
+
+
+def item(func: Any, args: tuple[Any, ...]) -> Any:
+    """`x[k]` with an int, as a view that knows its base."""
+    x, k = args
+    if type(x) is not Batched or type(k) is not int:
+        return None
+    p = x._payload
+    level = x._level
+    if type(p) is not Tensor or not x._mapped or p.dim() < 2 or p.is_complex() or not level.on_top():
+        return None
+    if not -p.shape[1] <= k < p.shape[1]:
+        return None  # the long way raises the error
+    del func
+    return level.wrap_view(x, (SELECT, (0, k), {}, None), direct(Tensor.select, p, 1, k, held=level.held), True)
+
+
+def stack(func: Any, args: tuple[Any, ...]) -> Any:
+    """`torch.stack` of mapped values of one size."""
+    values = args[0]
+    if len(args) != 1 or type(values) not in (list, tuple) or not values:
+        return None
+    level = None
+    payloads = []
+    for v in values:
+        if type(v) is not Batched or not v._mapped or type(v._payload) is not Tensor:
+            return None
+        if level is None:
+            level = v._level
+        elif v._level is not level:
+            return None
+        payloads.append(v._payload)
+    if level is None or not level.on_top():
+        return None
+    del func
+    return wrap(level, direct(torch.stack, payloads, 1, held=level.held), True)
 
 
 def register() -> None:
@@ -210,6 +255,8 @@ def register() -> None:
     for func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mv, Tensor.mv):
         table[func] = matmul
     table[torch.nn.functional.linear] = linear
+    table[Tensor.__getitem__] = item
+    table[torch.stack] = stack
 
 
 register()

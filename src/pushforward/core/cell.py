@@ -20,10 +20,11 @@ STOP = "stop"  # a step of a path: the user's own detach
 class Cell:
     """The root state of one piece of memory, and the traced values that look at it."""
 
-    __slots__ = ("borrowed", "members", "root")
+    __slots__ = ("borrowed", "loose", "members", "root")
 
-    def __init__(self, base: Any, root: Any, *, borrowed: bool = True) -> None:
+    def __init__(self, base: Any, root: Any, *, borrowed: bool = True, loose: bool = False) -> None:
         self.root = root
+        self.loose = loose  # a primal that the levels below do not know as theirs, see `forward.fast`
         self.borrowed = borrowed  # the tangent may belong to others too: a write must not reach it
         self.members: list[weakref.ref[Any]] = [weakref.ref(base)]
 

@@ -43,7 +43,8 @@ THREAD = _Thread()
 class Level(TorchDispatchMode):
     """A running transform that has traced values of its own.
 
-    `alone` is True while no other dispatch mode is below: payload operators then need no dispatch at all.
+    `clear` is True while no mode but our own levels is below: the fast paths then know who has a say in an operator. `held` is True
+    while the level above computes on values of this one by the fast path, dispatch being off.
     """
 
     supports_higher_order_operators = True
@@ -54,7 +55,9 @@ class Level(TorchDispatchMode):
 
     def __init__(self) -> None:  # the base class's own bookkeeping is for `with` blocks, which a level does not use
         self.alive = False
-        self.alone = False
+        self.clear = False
+        self.held = False
+        self.depth = 0
         self.suspended = False
         self.grad_enabled = True
         self.tracked = False  # a value of the level itself may require grad: the fast paths are closed
@@ -66,7 +69,8 @@ class Level(TorchDispatchMode):
         levels = THREAD.levels
         if not levels:
             THREAD.excluded = excluded_keys()
-        self.alone = mode_count() == 0
+        self.depth = len(levels) + 1
+        self.clear = mode_count() == len(levels) and (not levels or levels[-1].clear)
         self.alive = True
         self.grad_enabled = is_grad_enabled()
         levels.append(self)
@@ -80,7 +84,7 @@ class Level(TorchDispatchMode):
 
     def on_top(self) -> bool:
         """Whether an operator called now reaches this level, and nothing below it has a say or records it."""
-        return self.alone and self.alive and not self.tracked and mode_count() == 1
+        return self.alive and not self.tracked and (self.held or (self.clear and mode_count() == self.depth))
 
 
 class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)

@@ -7,6 +7,7 @@ the user's own `.detach()` is told from the engine's.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -20,8 +21,19 @@ from .torch_private import NoFunction, make_wrapper, set_conj, set_neg
 SPECIAL: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any] | None], Any]] = {}
 
 
+class _Held(threading.local):
+    levels = 0
+
+
+HELD = _Held()  # how many levels of this thread are held by the fast path of the level above
+
+
 class NeedsGraph(BaseException):
     """The graph of a value was looked at where only that of its payload is recorded: the differentiation starts again."""
+
+
+class NotFast(Exception):
+    """A level above computes by its fast path, and this operator has none: the long way must be taken."""
 
 
 class Traced(torch.Tensor):
@@ -39,6 +51,8 @@ class Traced(torch.Tensor):
             out = fast(func, args)
             if out is not None:
                 return out
+        if HELD.levels:
+            raise NotFast
         if kwargs and kwargs.get("requires_grad"):
             for v in args:
                 if isinstance(v, Traced):

@@ -1,7 +1,7 @@
 """The short way for small operators under `jvp`: value and tangent where the Python API is called, before dispatch.
 
-Taken only where nothing can be missed: one level alone on the stack, plain primals and tangents, nothing that requires grad, no
-`no_grad` of the user's. The derivatives are those of the table's rows.
+Taken only where nothing can be missed: this level on top, at most one `vmap` below it, plain primals, tangents that are plain or
+mapped by that `vmap`, nothing that requires grad, no `no_grad` of the user's. The derivatives are those of the table's rows.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
-from ..core.level import is_grad_enabled
+from ..batch.level import Batched, BatchLevel
+from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import PYTHON_KEY, set_key_excluded
+from ..core.traced import HELD, NotFast
 from ..ops.kinds import Elementwise
 from ..ops.table import ROWS
 from .level import Dual, wrap
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+SELECT = torch.ops.aten.select.int
 
 UNARY = (
     "sin cos tan tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sigmoid relu reciprocal square erf erfc sinh cosh "
@@ -25,29 +28,64 @@ UNARY = (
 )
 
 
-def ready(level: Any) -> bool:
-    """Whether a tangent can be computed at once."""
-    return level.on_top() and is_grad_enabled() and not level.suspended
+def compute(level: Any, function: Any, *args: Any) -> Any:
+    """`function(*args)` on payloads with dispatch off, giving (out, tangent); None where the long way must be taken."""
+    if not (level.on_top() and is_grad_enabled() and not level.suspended):
+        return None
+    below = None
+    if level.depth > 1:
+        below = THREAD.levels[-2]
+        if level.depth > 2 or type(below) is not BatchLevel or below.tracked or not below.alive:
+            return None
+        below.held = True
+        HELD.levels += 1
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        out, tangent = function(*args)
+    except NotFast:
+        return None
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+        if below is not None:
+            below.held = False
+            HELD.levels -= 1
+    if tangent is None:
+        return None
+    made = wrap(level, out, tangent)
+    if below is not None:
+        made._loose = True
+    return made
+
+
+def shape_and_dtype(t: Any) -> tuple[Any, Any]:
+    """Logical sizes and dtype of a plain or mapped tangent."""
+    if type(t) is Batched:
+        return (t._payload.shape[1:] if t._mapped else t._payload.shape), t._payload.dtype
+    return t.shape, t.dtype
+
+
+def plain_dual(x: Any) -> bool:
+    """Whether a dual number has a plain primal, and a tangent of a kind the short way knows."""
+    t = x._tangent
+    if type(x._primal) is not Tensor:
+        return False
+    return t is None or type(t) is Tensor or (type(t) is Batched and t._mapped and type(t._payload) is Tensor)
 
 
 def unary(derivative: Any) -> Any:
     """The short way of a function of one real tensor."""
 
+    def both(func: Any, p: Tensor, t: Any) -> tuple[Any, Any]:
+        out = func(p)
+        return out, t * derivative(out, p)
+
     def short(func: Any, args: tuple[Any, ...]) -> Any:
         x = args[0]
-        if len(args) != 1 or type(x) is not Dual:
+        if len(args) != 1 or type(x) is not Dual or x._tangent is None or not plain_dual(x):
             return None
-        p, t, level = x._primal, x._tangent, x._level
-        if t is None or type(p) is not Tensor or type(t) is not Tensor or not p.is_floating_point() or not ready(level):
+        if not x._primal.is_floating_point():
             return None
-        set_key_excluded(PYTHON_KEY, True)
-        try:
-            out = func(p)
-            factor = derivative(out, p)
-            tangent = t * factor
-        finally:
-            set_key_excluded(PYTHON_KEY, False)
-        return wrap(level, out, tangent)
+        return compute(x._level, both, func, x._primal, x._tangent)
 
     return short
 
@@ -56,10 +94,9 @@ def parts(a: Any, level: Any) -> Any:
     """(level, primal, tangent) of an operand that is plain enough, or None."""
     kind = type(a)
     if kind is Dual:
-        p, t = a._primal, a._tangent
-        if type(p) is not Tensor or (t is not None and type(t) is not Tensor) or (level is not None and a._level is not level):
+        if not plain_dual(a) or (level is not None and a._level is not level):
             return None
-        return a._level, p, t
+        return a._level, a._primal, a._tangent
     if kind is float or kind is int:
         return level, a, None
     if (kind is Tensor or kind is Parameter) and not a.requires_grad:
@@ -68,7 +105,13 @@ def parts(a: Any, level: Any) -> Any:
 
 
 def binary(tangent_of: Any) -> Any:
-    """The short way of an arithmetic operator; `tangent_of(func, x, dx, y, dy)` gives the tangent before broadcasting."""
+    """The short way of an arithmetic operator; `tangent_of(func, x, dx, y, dy, out)` gives the tangent, unless it broadcasts."""
+
+    def both(func: Any, x: Any, dx: Any, y: Any, dy: Any) -> tuple[Any, Any]:
+        out = func(x, y)
+        tangent = tangent_of(func, x, dx, y, dy, out)
+        shape, dtype = shape_and_dtype(tangent)
+        return out, tangent if dtype is out.dtype and shape == out.shape else None
 
     def short(func: Any, args: tuple[Any, ...]) -> Any:
         if len(args) != 2:
@@ -80,21 +123,10 @@ def binary(tangent_of: Any) -> Any:
         if second is None:
             return None
         level = second[0]
-        _, x, dx = first
-        _, y, dy = second
-        if level is None or (dx is None and dy is None) or not ready(level):
+        dx, dy = first[2], second[2]
+        if level is None or (dx is None and dy is None):
             return None
-        set_key_excluded(PYTHON_KEY, True)
-        try:
-            out = func(x, y)
-            tangent = tangent_of(func, x, dx, y, dy, out)
-            if tangent.dtype is not out.dtype:
-                return None
-            if tangent.shape != out.shape:
-                tangent = tangent.expand(out.shape)
-        finally:
-            set_key_excluded(PYTHON_KEY, False)
-        return wrap(level, out, tangent)
+        return compute(level, both, func, first[1], dx, second[1], dy)
 
     return short
 
@@ -136,23 +168,30 @@ def of_quotient(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Ten
     del func, x
     if dy is None:
         return dx / y
-    return -(out * dy) / y if dx is None else (dx - out * dy) / y
+    return -(dy * out) / y if dx is None else (dx - dy * out) / y
+
+
+def of_power(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+    """n x^(n−1) dx for a number n other than 0."""
+    del func, out
+    if dy is not None or type(y) not in (int, float) or y == 0:
+        raise NotFast
+    return dx * (2 * x) if y == 2 else dx * (y * x ** (y - 1))
+
+
+def moved(func: Any, p: Tensor, t: Any) -> tuple[Any, Any]:
+    """A linear function on value and tangent."""
+    return func(p), func(t)
 
 
 def total(func: Any, args: tuple[Any, ...]) -> Any:
     """`x.sum()`."""
     x = args[0]
-    if len(args) != 1 or type(x) is not Dual:
+    if len(args) != 1 or type(x) is not Dual or x._tangent is None or not plain_dual(x):
         return None
-    p, t = x._primal, x._tangent
-    if type(p) is not Tensor or type(t) is not Tensor or not p.is_floating_point() or not ready(x._level):
+    if not x._primal.is_floating_point():
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        out, tangent = func(p), func(t)
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
-    return wrap(x._level, out, tangent)
+    return compute(x._level, moved, func, x._primal, x._tangent)
 
 
 def register() -> None:
@@ -172,6 +211,8 @@ def register() -> None:
         table[func] = binary(of_product)
     for func in (torch.div, Tensor.div, Tensor.__truediv__):
         table[func] = binary(of_quotient)
+    for func in (torch.pow, Tensor.pow, Tensor.__pow__):
+        table[func] = binary(of_power)
     for func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mv, torch.mm, torch.dot):
         table[func] = binary(of_matmul)
     for func in (torch.sum, Tensor.sum):

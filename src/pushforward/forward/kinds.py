@@ -25,6 +25,9 @@ def tangent_rule(e: Entry) -> Rule:
     hand = e.rule("tangent")
     if hand is not None:
         return hand
+    formula = e.rule("formula")
+    if formula is not None:
+        return decomposed(kinds.Decomposed(formula))
     if e.row is not None:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):

@@ -32,6 +32,7 @@ class Dual(Traced):
 
     _primal: Tensor
     _tangent: Tensor | None = None
+    _loose = False  # the primal was made by a fast path, so that the levels below do not know it as theirs
     _fast: ClassVar[dict[Any, Any]] = {}
 
     def _below(self) -> Tensor:
@@ -239,7 +240,7 @@ class DualLevel(Level):
         """A view of `base` that shares its cell."""
         cell = base._cell
         if cell is None:
-            cell = base._cell = Cell(base, (base._primal, base._tangent))
+            cell = base._cell = Cell(base, (base._primal, base._tangent), loose=base._loose)
         offset = primal.storage_offset() - cell.root[0].storage_offset() if primal.layout is torch.strided else 0
         made = wrap_like(Dual, primal, primal.shape, primal.stride(), offset)
         copy_lazy_bits(made, primal)
@@ -257,6 +258,15 @@ class DualLevel(Level):
         root, tangent = cell.root
         tangent = torch.zeros_like(root) if tangent is None else tangent.clone()
         cell.root, cell.borrowed = (root, tangent), False
+        self.refresh(cell)
+
+    def tie(self, target: Dual) -> None:
+        """Make a loose primal known to the levels below, so that values of theirs can be written into it."""
+        cell = target._cell
+        if cell is None:
+            target._primal, target._loose = target._primal.clone(), False
+            return
+        cell.root, cell.loose = (cell.root[0].clone(), cell.root[1]), False
         self.refresh(cell)
 
     def refresh(self, cell: Cell) -> None:

@@ -26,6 +26,10 @@ def write(
     for t in targets:
         flat += list(t) if isinstance(t, (list, tuple)) else [t]
     ours = [isinstance(t, Dual) and t._level is level for t in flat]
+    for target, own in zip(flat, ours, strict=True):
+        if own and (target._cell.loose if target._cell is not None else target._loose):
+            level.tie(target)
+            primals, plain = payloads_again(level, args, kwargs)
     stale = any(o and t._tangent is not None for o, t in zip(ours, flat, strict=True))
     if not (moving or stale) or level.suspended or user_stopped_gradient():
         return in_place(level, func, args, kwargs, primals, plain, targets, flat, ours)
@@ -51,6 +55,14 @@ def write(
 def returns_written(func: Any) -> bool:
     """Whether what a writing operator returns are the written tensors, and not results beside them."""
     return all(r.alias_info is not None for r in func._schema.returns)
+
+
+def payloads_again(level: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Primals of the arguments, read after a target has changed."""
+    primals: list[Any] = []
+    for a in args:
+        primals.append(level.unwrap_list(a)[0] if isinstance(a, (list, tuple)) and a else level.unwrap_list([a])[0][0])
+    return primals, level.unwrap_kwargs(kwargs)[0]
 
 
 KEEPS_STATISTICS = frozenset({"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"})
