@@ -23,6 +23,7 @@ from .core.errors import (
 from .forward.jvp import jvp, linearize
 from .jacobian.dense import hessian, hvp, jacfwd, jacrev
 from .modules import functional_call, stack_module_state
+from .program.compiled import compile  # noqa: A004  (the name people look for)
 from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
 from .sparsity.csr import Pattern

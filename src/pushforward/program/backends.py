@@ -37,7 +37,7 @@ def runner(backend: str, graph: Graph, constants: dict[str, Any], mode: Any, *, 
         return replay(graph, constants)
     try:
         return by_inductor(graph, constants, mode, symbolic=symbolic)
-    except Exception as error:  # noqa: BLE001  (whatever the compiler stumbles over, the graph itself runs)
+    except Exception as error:
         say_once(f"inductor failed with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         return replay(graph, constants)
 
@@ -49,7 +49,11 @@ def say_once(why: str) -> None:
     """Warn that programs are replayed instead of compiled, once for each reason."""
     if why not in _SAID:
         _SAID.add(why)
-        warnings.warn(f"compile: {why}; the program is replayed operator by operator (backend='graph')", SlowFallback, stacklevel=3)
+        warnings.warn(
+            f"compile: {why}; the program is replayed operator by operator (backend='graph')",
+            SlowFallback,
+            stacklevel=3,
+        )
 
 
 def compiler_found() -> bool:
@@ -76,7 +80,9 @@ def by_inductor(graph: Graph, constants: dict[str, Any], mode: Any, *, symbolic:
 
     kind = "symbolic" if symbolic else "fake"
     with torch.no_grad():
-        lowered = make_fx(run, decomposition_table=inductor_decompositions(), tracing_mode=kind, _allow_non_fake_inputs=True)(*fakes)
+        lowered = make_fx(
+            run, decomposition_table=inductor_decompositions(), tracing_mode=kind, _allow_non_fake_inputs=True
+        )(*fakes)
     output = next(n for n in lowered.graph.nodes if n.op == "output")
     outs = output.args[0]
     output.args = (tuple(outs) if isinstance(outs, (list, tuple)) else (outs,),)

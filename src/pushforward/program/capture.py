@@ -63,7 +63,7 @@ class Recording:
     symbolic: bool = False
 
 
-class TooManyQuestions(Exception):  # noqa: N818
+class TooManyQuestions(Exception):
     """The function asks for more values than a program keeps."""
 
 
@@ -201,7 +201,10 @@ def record(
     symbolic = dynamic is not None
     mode = new_fake_mode(static=not symbolic)
     if symbolic:
-        fakes = [fake_with_dynamic_dims(mode, x, d, f"input{k}") for k, (x, d) in enumerate(zip(inputs, dynamic, strict=True))]
+        fakes = [
+            fake_with_dynamic_dims(mode, x, d, f"input{k}")
+            for k, (x, d) in enumerate(zip(inputs, dynamic, strict=True))
+        ]
     else:
         fakes = [mode.from_tensor(x) for x in inputs]
     recorder = Recorder(inputs, answers=answers)

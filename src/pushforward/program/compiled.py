@@ -29,7 +29,7 @@ PROGRAMS = 64  # programs of one function
 ANSWERS = 32  # values that Python may ask for in one program
 
 
-def compile(  # noqa: A001  (the name people look for)
+def compile(
     fn: Callable[..., Any], *, backend: str = "auto", dynamic: bool | None = None
 ) -> Any:
     """A function that does what `fn` does, from a program recorded at the first call.
@@ -95,7 +95,11 @@ class Cache:
         """A call that the entries did not take."""
         leaves, spec = tree.flat((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if mode_count() or THREAD.reader is not None or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+        if (
+            mode_count()
+            or THREAD.reader is not None
+            or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
+        ):
             return self.fn(*args, **kwargs)  # inside a transform, or inside another recording: it goes through
         if torch.compiler.is_compiling():
             return self.fn(*args, **kwargs)
@@ -137,8 +141,10 @@ class Cache:
                 program = build(self.fn, args, kwargs, answers=ANSWERS, dynamic=open_dims)
             except TooManyQuestions:
                 raise
-            except Exception as error:  # noqa: BLE001  (a program for this size alone may still be possible)
-                self.say(f"its sizes could not be symbols ({type(error).__name__}), so that each size has a program of its own")
+            except Exception as error:
+                self.say(
+                    f"its sizes could not be symbols ({type(error).__name__}), so that each size has a program of its own"
+                )
                 self.dynamic = False
         if program is None:
             open_dims = None
@@ -149,7 +155,11 @@ class Cache:
             return None
         flat = Flat(program, live_function(self.fn, args, kwargs), self.backend)
         run = flat if records else flat.run
-        holds = questions(program.graph, program.constants, [q.answer for q in program.questions]) if program.questions else None
+        holds = (
+            questions(program.graph, program.constants, [q.answer for q in program.questions])
+            if program.questions
+            else None
+        )
         entry = guard(program, args, kwargs, open_dims, run, holds)
         self.programs.append(program)
         return entry
@@ -166,7 +176,11 @@ class Cache:
             dims = [(0,) if x.dim() and x.shape[0] > 1 and x.is_contiguous() else () for x in tensors]
             return dims if any(dims) else None
         changed = [
-            tuple(d for d in range(x.dim()) if x.shape[d] > 1 and x.is_contiguous() and any(old[k][d] != x.shape[d] for old in known))
+            tuple(
+                d
+                for d in range(x.dim())
+                if x.shape[d] > 1 and x.is_contiguous() and any(old[k][d] != x.shape[d] for old in known)
+            )
             for k, x in enumerate(tensors)
         ]
         return changed if any(changed) else None
@@ -181,7 +195,9 @@ class Cache:
         """Warn once for each reason."""
         if why not in self.said:
             self.said.add(why)
-            warnings.warn(f"compile({label(self.fn)}): {why}; it runs without being compiled", SlowFallback, stacklevel=4)
+            warnings.warn(
+                f"compile({label(self.fn)}): {why}; it runs without being compiled", SlowFallback, stacklevel=4
+            )
 
 
 def kind_of(leaf: Any) -> Any:
@@ -193,7 +209,12 @@ def kind_of(leaf: Any) -> Any:
 
 def state() -> tuple[Any, ...]:
     """The modes of torch that a program depends on."""
-    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), torch.get_default_dtype())
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+    )
 
 
 def live_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., list[Tensor]]:

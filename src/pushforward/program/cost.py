@@ -20,7 +20,23 @@ from .simplify import is_pointwise, memory_of
 Tensor = torch.Tensor
 
 # Elementwise functions that take a kernel more than one instruction count as several operations.
-_HEAVY = {"exp", "log", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "pow", "sqrt", "rsqrt", "gelu", "log1p", "expm1", "atan2"}
+_HEAVY = {
+    "exp",
+    "log",
+    "sin",
+    "cos",
+    "tan",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "pow",
+    "sqrt",
+    "rsqrt",
+    "gelu",
+    "log1p",
+    "expm1",
+    "atan2",
+}
 _HEAVY_FLOPS = 8
 
 

@@ -114,7 +114,9 @@ def make_pull(flat: Flat, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
         live = [(o, c) for o, c in zip(outs, xs[n:], strict=True) if o.requires_grad]
         if not live:
             return [torch.zeros_like(v, requires_grad=False) for v in by]
-        grads = torch.autograd.grad([o for o, _ in live], by, [c for _, c in live], create_graph=torch.is_grad_enabled(), allow_unused=True)
+        grads = torch.autograd.grad(
+            [o for o, _ in live], by, [c for _, c in live], create_graph=torch.is_grad_enabled(), allow_unused=True
+        )
         return [torch.zeros_like(v, requires_grad=False) if g is None else g for v, g in zip(by, grads, strict=True)]
 
     with torch.enable_grad():
@@ -122,7 +124,7 @@ def make_pull(flat: Flat, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
             program = build(product, (*inputs[:n], *cotangents), {}, answers=64)
             if len(program.questions) > len(flat.program.questions) or program.writes:
                 program = None
-        except Exception as error:  # noqa: BLE001  (the product itself runs; if it cannot, its own error is the one to see)
+        except Exception as error:
             say_once(f"the backward pass could not be recorded ({type(error).__name__}: {error})")
             program = None
     if program is None:
@@ -147,10 +149,14 @@ def check_unchanged(program: Program, captured: list[Tensor]) -> None:
     """The product is recorded at the first backward pass: what the function captured must be what it was."""
     scope = dict(program.homes.names)
     for condition in program.homes.conditions:
-        if not eval(condition, scope):  # noqa: S307  (our own text)
+        if not eval(condition, scope):
             break
     else:
-        if all(eval(c.homes[0].expression, scope) is x for c, x in zip(program.captured, captured, strict=True) if c.homes):  # noqa: S307
+        if all(
+            eval(c.homes[0].expression, scope) is x for c, x in zip(program.captured, captured, strict=True) if c.homes
+        ):
             return
-    msg = f"compile({program.name}): what the function captures was rebound between its call and its first backward pass"
+    msg = (
+        f"compile({program.name}): what the function captures was rebound between its call and its first backward pass"
+    )
     raise TransformError(msg)

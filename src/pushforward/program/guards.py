@@ -93,7 +93,9 @@ def check_leaf(w: Writer, value: Any, expression: str) -> None:
         w.require(f"{expression} is {w.name(value)}")
 
 
-def guard(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, run: Callable[..., Any], holds: Any) -> Any:
+def guard(
+    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, run: Callable[..., Any], holds: Any
+) -> Any:
     """The entry of a program: `entry(args, kwargs)` returns its result, or MISS."""
     w = Writer()
     w.lines.append("def entry(args, kwargs):")
@@ -137,7 +139,7 @@ def guard(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], dynam
     w.add(f"if not ({' and '.join(conditions)}): return MISS", 2)
     for line in size_conditions(w, program, inputs, dynamic):
         w.require(line)
-    w.add(f"except ERRORS: return MISS  # a place that is gone, or an argument of another kind")
+    w.add("except ERRORS: return MISS  # a place that is gone, or an argument of another kind")
     listed = f"[{', '.join(inputs)}]"
     if holds is not None:
         w.add(f"if not {w.name(holds)}({listed}): return MISS")
@@ -181,9 +183,13 @@ def tensor_conditions(w: Writer, inputs: list[str], examples: list[Tensor], dyna
     sizes = strides = None
     if dynamic is not None:
         open_dims = [dynamic[k] if k < len(dynamic) else () for k in own]
-        sizes = [[None if d in dims else n for d, n in enumerate(x.shape)] for x, dims in zip(tensors, open_dims, strict=True)]
+        sizes = [
+            [None if d in dims else n for d, n in enumerate(x.shape)]
+            for x, dims in zip(tensors, open_dims, strict=True)
+        ]
         strides = [
-            [None if any(o > d for o in dims) else s for d, s in enumerate(x.stride())] for x, dims in zip(tensors, open_dims, strict=True)
+            [None if any(o > d for o in dims) else s for d, s in enumerate(x.stride())]
+            for x, dims in zip(tensors, open_dims, strict=True)
         ]
         conditions += [f"{inputs[k]}.is_contiguous()" for k, dims in zip(own, open_dims, strict=True) if dims]
     check = w.name(tensor_guards(tensors, sizes, strides).check)
@@ -202,7 +208,7 @@ def size_conditions(w: Writer, program: Program, inputs: list[str], dynamic: Any
     from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
     scope = dict(SYMPY_INTERP)
-    check = eval(f"lambda L: {code}", scope)  # noqa: S307  (torch's own text)
+    check = eval(f"lambda L: {code}", scope)
     pairs = ", ".join(f"'t{k}': {name}" for k, name in enumerate(inputs))
     return [f"{w.name(check)}({{{pairs}}})"]
 

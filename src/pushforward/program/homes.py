@@ -119,7 +119,11 @@ class _Walk:
 
     def number(self, value: Any, expression: str) -> None:
         if value is None or isinstance(value, (bool, torch.dtype)):
-            self.require(f"{expression} is {value!r}" if not isinstance(value, torch.dtype) else f"{expression} is {self.constant(value)}")
+            self.require(
+                f"{expression} is {value!r}"
+                if not isinstance(value, torch.dtype)
+                else f"{expression} is {self.constant(value)}"
+            )
             return
         held = self.constant(value)
         self.require(f"(({expression}) is {held} or (type({expression}) is type({held}) and {expression} == {held}))")
@@ -174,7 +178,12 @@ class _Walk:
         for k, content in enumerate(function.__defaults__ or ()):
             yield content, f"{self.constant(function)}.__defaults__[{k}]", "default", not isinstance(content, Tensor)
         for label, content in (function.__kwdefaults__ or {}).items():
-            yield content, f"{self.constant(function)}.__kwdefaults__[{label!r}]", label, not isinstance(content, Tensor)
+            yield (
+                content,
+                f"{self.constant(function)}.__kwdefaults__[{label!r}]",
+                label,
+                not isinstance(content, Tensor),
+            )
 
     def of_module(self, module: torch.nn.Module, name: str) -> Iterator[tuple[Any, str, str, bool]]:
         held = self.constant(module)
@@ -222,7 +231,9 @@ def is_library(value: Any) -> bool:
         return True
     if isinstance(value, types.FunctionType):
         return is_library_file(value.__code__.co_filename)
-    return type(value).__module__.split(".")[0] == "torch" and not isinstance(value, (Tensor, torch.nn.Module, *_NUMBERS))
+    return type(value).__module__.split(".")[0] == "torch" and not isinstance(
+        value, (Tensor, torch.nn.Module, *_NUMBERS)
+    )
 
 
 def code_names(code: types.CodeType) -> set[str]:

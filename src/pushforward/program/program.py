@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from .capture import Origin, Recording, record
 from .cost import Cost, cost
 from .functional import has_writes, without_writes, writes
 from .homes import Home, Homes, homes_of
+from .lines import name_variables
 from .simplify import simplify
 
 Tensor = torch.Tensor
@@ -212,6 +215,7 @@ def build(
     labels = argument_names(fn, args, kwargs)
     paths = argument_paths(args, kwargs)
     inputs = [Input(names.new(labels[k]), paths[k]) for k in places]
+    name_variables(recording.module.graph)
     graph, constants, captured = lifted(recording, homes, names)
     inputs += captured
     rename(graph, inputs)
@@ -307,7 +311,7 @@ class Names:
         return name
 
 
-RESERVED = {"torch", "aten", "math", "inf", "nan", "device", "lambda", "def", "in", "is", "if", "for", "as", "not", "and", "or", "self"}
+RESERVED = {"torch", "self", *dir(builtins), *keyword.kwlist}
 
 
 def label(fn: Any) -> str:

@@ -6,12 +6,13 @@ the operator, or None.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from .simplify import POINTWISE_RULES, Rewriter, aten, is_pointwise, rule, static, value
+from .simplify import POINTWISE_RULES, RULES, Rewriter, aten, rule, static, value
 
 Tensor = torch.Tensor
 
@@ -155,7 +156,11 @@ def of_sum(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any:
 def of_cat(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any:
     """One tensor joined with nothing is itself."""
     items = args[0]
-    return items[0] if len(items) == 1 and value(items[0]).shape == val.shape and value(items[0]).dtype == val.dtype else None
+    return (
+        items[0]
+        if len(items) == 1 and value(items[0]).shape == val.shape and value(items[0]).dtype == val.dtype
+        else None
+    )
 
 
 @rule(aten.where)
@@ -328,4 +333,15 @@ def of_zero_part(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) ->
     return None
 
 
-__all__ = ["is_pointwise"]
+_PARTS = {aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default}
+
+
+def of_item(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any:
+    """The only part of a tensor is the tensor."""
+    parts = args[0]
+    if isinstance(parts, Node) and parts.target in _PARTS and len(value(parts)) == 1:
+        return parts.args[0]
+    return None
+
+
+RULES[operator.getitem] = [of_item]

@@ -95,7 +95,10 @@ class Rewriter:
                 made = rewrite(self, target, args, kwargs, val)
                 if made is not None:
                     return made
-        return self.plain(target, args, kwargs, val)
+        node = self.plain(target, args, kwargs, val)
+        if is_alias_target(target) and args and args[0] in self.known and node not in self.known:
+            self.known[node] = self.real(target, args, kwargs)
+        return node
 
     def plain(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Node:
         """The node as it is, or an equal one."""
@@ -174,7 +177,11 @@ class Rewriter:
         elif name == "scalar_tensor":
             self.uniform[node] = args[0]
         elif name in ("arange", "eye", "linspace") and val.numel() <= FOLDED:
-            self.known[node] = self.real(target, args, node.kwargs)
+            real = self.real(target, args, node.kwargs)
+            if real.numel() == 1:
+                self.uniform[node] = real.item()
+            else:
+                self.known[node] = real
 
     def real(self, target: Any, args: Any, kwargs: Any) -> Any:
         """An operator run on known values."""
@@ -203,6 +210,8 @@ class Rewriter:
             return None
         if not all(n in self.known for n in found) and target in NO_FOLD:
             return None
+        if is_alias_target(target) and not all(n in self.uniform for n in found):
+            return None  # a view of a constant reads better than another constant
         return self.constant(self.real(target, args, kwargs))
 
 
@@ -259,8 +268,11 @@ def one_pass(graph: Graph, mode: Any, constants: dict[str, Tensor]) -> Graph:
             env[node] = made
         else:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
-            env[node] = rw.apply(node.target, args, dict(kwargs), node.meta.get("val"))
-            check_same(node, env[node])
+            last = rw.graph._root.prev
+            env[node] = made = rw.apply(node.target, args, dict(kwargs), node.meta.get("val"))
+            check_same(node, made)
+            if "variable" in node.meta and made is not last and made.target is node.target:
+                made.meta.setdefault("variable", node.meta["variable"])
     drop_unused(rw.graph)
     return rw.graph
 
@@ -302,12 +314,22 @@ def memory_of(node: Node) -> Node:
 
 def is_alias(node: Node) -> bool:
     """Whether a node is a view of another."""
-    schema = getattr(node.target, "_schema", None)
+    return is_alias_target(node.target)
+
+
+def is_alias_target(target: Any) -> bool:
+    """Whether an operator returns views."""
+    schema = getattr(target, "_schema", None)
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
 def drop_unused(graph: Graph) -> None:
     """Remove what no output needs; draws stay, so that later draws are those of the original."""
     for node in reversed(graph.nodes):
-        if node.op in ("call_function", "get_attr") and not node.users and not writes(node) and not is_random(node.target):
+        if (
+            node.op in ("call_function", "get_attr")
+            and not node.users
+            and not writes(node)
+            and not is_random(node.target)
+        ):
             graph.erase_node(node)
