@@ -139,8 +139,8 @@ def tangent_det(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: 
     if THREAD.order > 1 or recorded(a, da):
         det, ddet = determinant_tangent(a, da)
         return (det, lu, pivots), (ddet, dlu, None)
-    pivot, info = diagonal(lu), torch.finfo(a.dtype)
-    eps = (info.eps * a.abs().amax((-2, -1)).clamp_min(info.tiny)).to(a.dtype).unsqueeze(-1)
+    pivot, largest = diagonal(lu), a.abs().amax((-2, -1))
+    eps = torch.finfo(a.dtype).eps * torch.where(largest == 0, 1, largest).to(a.dtype).unsqueeze(-1)
     moved = torch.where(pivot == 0, eps, torch.zeros_like(eps))
     x = torch.linalg.lu_solve(lu + torch.diag_embed(moved), pivots, da, adjoint=flip)
     near = product(pivot + moved) * parity(pivots, a.dtype)
