@@ -34,7 +34,8 @@ def batching_rule(e: Entry) -> Rule:
         return decomposed(kinds.Decomposed(formula))
     if e.composite:
         return decomposed(kinds.Decomposed())
-    return run_lanes if e.dynamic else lane_loop
+    data_dependent = e.dynamic or torch.Tag.data_dependent_output in e.op.tags
+    return run_lanes if data_dependent else lane_loop
 
 
 def no_mapped_keywords(rule: Rule) -> Rule:

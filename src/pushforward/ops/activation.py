@@ -163,6 +163,12 @@ def rrelu_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     return out, (moved, None) if isinstance(out, (tuple, list)) else moved
 
 
+def batch_rrelu(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """In evaluation: one slope for all; with draws the level asks for them itself."""
+    x, noise = (a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[:2], mapped, strict=False))
+    return op(x, noise, *args[2:], **kwargs)
+
+
 def rrelu_backward(
     g: Tensor, x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, self_is_result: bool
 ) -> Tensor:
@@ -178,6 +184,7 @@ row("native_dropout", Random("elementwise"), tangent=dropout_tangent, draws=drop
 row(
     "rrelu_with_noise rrelu_with_noise_functional",
     Random("elementwise"),
+    batch=batch_rrelu,
     tangent=rrelu_tangent,
     draws=rrelu_draws,
 )

@@ -58,7 +58,7 @@ def batch_batch_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     del kwargs
     size = level.size
     vectors = [
-        None if v is None else v if v.numel() == 0 else in_front(v, m, size).reshape(-1)
+        None if v is None else v.new_zeros(0) if v.numel() == 0 else in_front(v, m, size).reshape(-1)
         for v, m in zip(args[2:7], mapped[2:7], strict=True)
     ]
     g, x = (merged_at(in_front(v, m, size), 1) for v, m in zip(args[:2], mapped[:2], strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .kinds import Bilinear
+from .kinds import Bilinear, Decomposed
 from .table import row
 
 Tensor = torch.Tensor
@@ -104,6 +104,26 @@ def batch_sum_bmm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dic
     return batch_bmm(op, level, args, mapped, kwargs).sum(1)
 
 
+def trilinear(
+    a: Tensor, b: Tensor, c: Tensor, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1
+) -> Tensor:
+    """Σ a b c over some dimensions, after new ones in each: the product behind `bilinear`."""
+    del unroll_dim
+    if not a.numel() * b.numel() * c.numel():  # einsum cannot resolve its reshapes
+        for d in sorted(expand1):
+            a = a.unsqueeze(d)
+        for d in sorted(expand2):
+            b = b.unsqueeze(d)
+        for d in sorted(expand3):
+            c = c.unsqueeze(d)
+        return (a * b * c).sum(sumdim)
+    letters = "abcdefghijklmnopqrstuvw"[: a.dim() + len(expand1)]
+    kept = "".join(x for d, x in enumerate(letters) if d not in sumdim)
+    terms = ["".join(x for d, x in enumerate(letters) if d not in new) for new in (expand1, expand2, expand3)]
+    return torch.einsum(f"{','.join(terms)}->{kept}", a, b, c)
+
+
+row("_trilinear", Decomposed(trilinear))
 row("mm", Bilinear(), batch=batch_mm)
 row("bmm", Bilinear(), batch=batch_bmm)
 row("mv", Bilinear(), batch=batch_mv)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core.fresh import fresh
-from ..core.level import THREAD
+from ..core.level import THREAD, autograd_on
 
 Tensor = torch.Tensor
 
@@ -22,7 +22,7 @@ def pulled_back(function: Callable[..., Any], inputs: Sequence[Tensor], cotangen
     given = [*inputs, *(c for c in cotangents if c is not None)]
     connected = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     keep = connected or (torch.is_grad_enabled() and any(level.saw_grad for level in THREAD.levels))
-    with torch.enable_grad():
+    with autograd_on(), torch.enable_grad():  # a handler runs below autograd
         variables = [fresh(x) for x in inputs]
         made = function(*variables)
         outs = [made] if isinstance(made, Tensor) else list(made)

@@ -155,6 +155,18 @@ def bag_backward(
     return table.index_add(0, indices, rows)
 
 
+def bag_backward_any(
+    g: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int,
+    scale_grad_by_freq: bool, mode: int, sparse: bool, per_sample_weights: Tensor | None, padding_idx: int = -1,
+) -> Tensor:
+    """As `bag_backward`; a dense gradient also where a sparse one was asked for."""
+    del sparse
+    bag = offset2bag if offset2bag.shape[0] == indices.shape[0] else bags_of(indices, offsets)
+    return bag_backward(
+        g, indices, bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
+    )
+
+
 def bag_weights_backward(
     g: Tensor, table: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, mode: int, padding_idx: int = -1
 ) -> Tensor:
@@ -166,5 +178,6 @@ def bag_weights_backward(
 
 
 row("_embedding_bag _embedding_bag_forward_only", Special(), formula=embedding_bag)
+row("_embedding_bag_backward", Special(), formula=bag_backward_any)
 row("_embedding_bag_dense_backward", Special(), formula=bag_backward)
 row("_embedding_bag_per_sample_weights_backward", Special(), formula=bag_weights_backward)

@@ -56,7 +56,7 @@ def over_samples(rank: int) -> Callable[..., Any]:
 
     def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
         size = level.size
-        moved = all_in_front(args, mapped, size)
+        moved = [a.contiguous() if isinstance(a, Tensor) else a for a in all_in_front(args, mapped, size)]
         first = next(a for a in moved if isinstance(a, Tensor))
         n, join = first.shape[1], first.dim() - 1 == rank
         if join:

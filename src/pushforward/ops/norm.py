@@ -85,7 +85,7 @@ def batch_layer_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     """By x: one call. By weight and bias: sums for each lane."""
     del kwargs
     g, x, shape, mean, rstd, weight, bias, mask = args
-    g, x, mean, rstd = (in_front(a, mapped[k], level.size) for a, k in ((g, 0), (x, 1), (mean, 3), (rstd, 4)))
+    g, x, mean, rstd = (in_front(a, mapped[k], level.size).contiguous() for a, k in ((g, 0), (x, 1), (mean, 3), (rstd, 4)))
     by_x = by_weight = by_bias = None
     if mask[0]:
         if weight is not None and mapped[5]:
@@ -166,7 +166,7 @@ def batch_group_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     del kwargs
     g, x, mean, rstd, weight, n, c, hw, group, mask = args
     size = level.size
-    g, x, mean, rstd = (in_front(a, mapped[k], size) for k, a in enumerate((g, x, mean, rstd)))
+    g, x, mean, rstd = (in_front(a, mapped[k], size).contiguous() for k, a in enumerate((g, x, mean, rstd)))
     by_x = by_weight = by_bias = None
     if mask[0]:
         h = g * over_channels(weight, True, x) if mapped[4] else g
@@ -176,7 +176,7 @@ def batch_group_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
         )[0].reshape(x.shape)
     flat = g.reshape(size, n, c, hw)
     if mask[1]:
-        unit = (x.reshape(size, n, group, -1) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
+        unit = (x.reshape(size, n, group, c // group * hw) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
         by_weight = (flat * unit.reshape(size, n, c, hw)).sum((1, 3))
     if mask[2]:
         by_bias = flat.sum((1, 3))
@@ -189,10 +189,10 @@ def group_norm_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, k
     out = op(*primals)
     x, weight, _, n, c, hw, group, eps = primals
     dx, dw, db = tangents[:3]
-    _, rstd, unit = statistics(wide(x).reshape(n, group, -1), [2], eps)
+    _, rstd, unit = statistics(wide(x).reshape(n, group, c // group * hw), [2], eps)
     d_unit = d_mean = d_rstd = None
     if dx is not None:
-        d_unit, d_mean, d_rstd = unit_tangent(unit, rstd, wide(dx).reshape(n, group, -1), [2])
+        d_unit, d_mean, d_rstd = unit_tangent(unit, rstd, wide(dx).reshape(unit.shape), [2])
         d_unit, d_mean, d_rstd = d_unit.reshape(n, c, hw), d_mean.squeeze(-1), d_rstd.squeeze(-1)
     columns = [None if v is None else v.unsqueeze(-1) for v in (weight, dw, db)]
     moved = affine_tangent(unit.reshape(n, c, hw), d_unit, *columns, out[0].reshape(n, c, hw))
@@ -203,7 +203,7 @@ def group_norm_backward(
     g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Any, n: int, c: int, hw: int, group: int, mask: Any
 ) -> Any:
     """The reverse formula as a function of all that is handed to it."""
-    rows = (n, group, -1)
+    rows = (n, group, c // group * hw)
     unit = (wide(x).reshape(rows) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     flat = wide(g).reshape(n, c, hw)
     by_x = None

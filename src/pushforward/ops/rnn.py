@@ -83,6 +83,10 @@ def direction(
     return torch.cat(outs) if sizes is not None else torch.stack(outs), state
 
 
+class Projections(Exception):  # noqa: N818
+    """A network whose states are projected: torch has no fused kernel for it, so there is nothing to write out."""
+
+
 def layers(
     cell: str, x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool, sizes: Sequence[int] | None = None,
@@ -92,8 +96,7 @@ def layers(
     each = len(params) // (num_layers * ways)  # two weights, two biases, a projection
     per = 4 if has_biases else 2
     if each != per:
-        msg = "LSTM with projections"
-        raise NotImplementedError(msg)
+        raise Projections
     finals: list[State] = []
     for layer in range(num_layers):
         outs = []

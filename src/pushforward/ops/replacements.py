@@ -1,0 +1,284 @@
+"""What stands for fused functions where reverse differentiations are nested: see `safe`. Signatures are those of the Python API."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from . import class_loss, distance, norm, rnn, sequence
+from .batch_norm import sample_dims, shape_of, training_norm
+from .embedding import embedding_bag
+from .resample import BICUBIC, BILINEAR, BORDER, NEAREST, REFLECTION, ZEROS, grid_sampler
+from .safe import always, safe
+
+Tensor = torch.Tensor
+functional = torch.nn.functional
+api = torch._C._nn
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+def affine(unit: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Any) -> Tensor:
+    """unit · weight + bias."""
+    out = unit if weight is None else unit * weight.reshape(shape)
+    return out if bias is None else out + bias.reshape(shape)
+
+
+# -- norms --------------------------------------------------------------------------------------------------------------
+
+
+@safe(functional.layer_norm, torch.layer_norm)
+def layer_norm(
+    x: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+) -> Tensor:
+    """Layer norm."""
+    del cudnn_enable
+    return native_layer_norm(x, normalized_shape, weight, bias, eps)[0]
+
+
+@safe(torch.native_layer_norm)
+def native_layer_norm(x: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Out, mean, rstd."""
+    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
+    mean, rstd, unit = norm.statistics(norm.wide(x), dims, eps)
+    return affine(unit, weight, bias, tuple(normalized_shape)).to(x.dtype), mean, rstd
+
+
+@safe(functional.group_norm, torch.group_norm)
+def group_norm(
+    x: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
+) -> Tensor:
+    """Group norm."""
+    del cudnn_enabled
+    n, c = x.shape[:2]
+    hw = math.prod(x.shape[2:])
+    return native_group_norm(x, weight, bias, n, c, hw, num_groups, eps)[0]
+
+
+@safe(torch.native_group_norm)
+def native_group_norm(
+    x: Tensor, weight: Any, bias: Any, n: int, c: int, hw: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Out, mean, rstd."""
+    mean, rstd, unit = norm.statistics(norm.wide(x).reshape(n, group, c // group * hw), [2], eps)
+    out = affine(unit.reshape(n, c, hw), weight, bias, (1, -1, 1))
+    return out.reshape(x.shape).to(x.dtype), mean.squeeze(-1), rstd.squeeze(-1)
+
+
+@safe(torch.batch_norm)
+def batch_norm(
+    x: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Batch norm; running statistics are updated as in eager mode."""
+    del cudnn_enabled
+    return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+
+
+@safe(torch.native_batch_norm)
+def native_batch_norm(
+    x: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Out and the saved statistics."""
+    out, mean, rstd, new_mean, new_var = training_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if training and running_mean is not None:
+        update(running_mean, new_mean)
+        update(running_var, new_var)
+    return out, mean, rstd
+
+
+def update(buffer: Tensor, new: Tensor) -> None:
+    """Write running statistics, which carry no derivative."""
+    with torch.no_grad():
+        buffer.copy_(new.detach())
+
+
+@safe(functional.batch_norm)
+def functional_batch_norm(
+    x: Tensor, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:
+    """Batch norm in the order of arguments of torch.nn.functional."""
+    return batch_norm(x, weight, bias, running_mean, running_var, training or running_mean is None, momentum, eps)
+
+
+@safe(torch.instance_norm)
+def instance_norm(
+    x: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool, momentum: float, eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Each sample and channel by itself."""
+    del cudnn_enabled
+    shape = shape_of(x)
+    if not use_input_stats and running_mean is not None:
+        return batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+    dims = list(range(2, x.dim()))
+    _, rstd, unit = norm.statistics(norm.wide(x), dims, eps)
+    if running_mean is not None:
+        count = x.numel() // max(x.shape[0] * x.shape[1], 1)
+        spread = (rstd.detach() ** -2 - eps) * (count / max(count - 1, 1))
+        update(running_mean, (1 - momentum) * running_mean + momentum * x.mean(sample_dims(x)))
+        update(running_var, (1 - momentum) * running_var + momentum * spread.flatten(1).mean(0))
+    return affine(unit, weight, bias, shape).to(x.dtype)
+
+
+@safe(functional.instance_norm)
+def functional_instance_norm(
+    x: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:
+    """Instance norm in the order of arguments of torch.nn.functional."""
+    return instance_norm(x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps)
+
+
+# -- attention, distances, sequences ----------------------------------------------------------------------------------------
+
+
+@safe(functional.scaled_dot_product_attention)
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(scale · q kᵀ + mask) v."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(-2, -1)
+    if is_causal:
+        below = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~below, -math.inf)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype is torch.bool else scores + attn_mask
+    weights = torch._safe_softmax(scores, -1)
+    if dropout_p:
+        weights = torch.dropout(weights, dropout_p, True)
+    return weights @ value
+
+
+@safe(torch.cdist)
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
+    """Distances of all pairs."""
+    return distance.cdist(x1, x2, p, compute_mode)
+
+
+safe(functional.pdist, torch.pdist)(distance.pdist)
+
+
+@safe(torch.ctc_loss)
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """The loss over all alignments; a mean is by target length first."""
+    single = log_probs.dim() == 2
+    if single:
+        log_probs = log_probs.unsqueeze(1)
+        targets = targets.unsqueeze(0) if targets.dim() == 1 else targets
+    counts = sequence.as_lengths(target_lengths, log_probs).reshape(-1)
+    spans = sequence.as_lengths(input_lengths, log_probs).reshape(-1)
+    loss = sequence.ctc_loss(log_probs, targets, spans, counts, blank, zero_infinity)[0]
+    if reduction == 1:
+        return (loss / counts.clamp_min(1).to(loss.dtype)).mean()
+    if reduction == 2:
+        return loss.sum()
+    return loss.squeeze(0) if single else loss
+
+
+@safe(functional.ctc_loss)
+def functional_ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """The loss with the reduction as a word."""
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, REDUCTIONS[reduction], zero_infinity)
+
+
+safe(torch.embedding_bag)(embedding_bag)
+safe(torch.segment_reduce)(sequence.segment_reduce)
+
+
+@safe(torch.lstm)
+def lstm(*args: Any) -> Any:
+    """All layers, step by step."""
+    return recurrent_layers("lstm", torch.lstm, args)
+
+
+@safe(torch.gru)
+def gru(*args: Any) -> Any:
+    """All layers, step by step."""
+    return recurrent_layers("gru", torch.gru, args)
+
+
+def recurrent_layers(cell: str, fused: Any, args: tuple[Any, ...]) -> Any:
+    """Step by step, but for projections, of which torch itself has no fused kernel."""
+    try:
+        return rnn.recurrent(cell)(*args)
+    except rnn.Projections:
+        return fused(*args)
+
+
+# -- losses ---------------------------------------------------------------------------------------------------------------
+
+
+@safe(api.multi_margin_loss)
+def multi_margin_loss(
+    x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """Σ of hinges."""
+    return class_loss.multi_margin(x, target, p, margin, weight, reduction)
+
+
+def word(size_average: Any, reduce: Any, reduction: str) -> int:
+    """The reduction, also from the two flags that it once was."""
+    if size_average is not None or reduce is not None:
+        return torch.nn._reduction.legacy_get_enum(size_average, reduce)
+    return REDUCTIONS[reduction]
+
+
+@safe(functional.multi_margin_loss)
+def functional_multi_margin_loss(
+    x: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The loss with the reduction as a word."""
+    return class_loss.multi_margin(x, target, p, margin, weight, word(size_average, reduce, reduction))
+
+
+@safe(api.multilabel_margin_loss)
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """Σ of hinges."""
+    return class_loss.multilabel_margin(x, target, reduction)[0]
+
+
+@safe(functional.multilabel_margin_loss)
+def functional_multilabel_margin_loss(
+    x: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """The loss with the reduction as a word."""
+    return class_loss.multilabel_margin(x, target, word(size_average, reduce, reduction))[0]
+
+
+@always(functional.linear_cross_entropy)
+def linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Tensor:
+    """Without chunks: the chunked form computes its gradients ahead and keeps them as constants."""
+    del options
+    return functional.linear_cross_entropy(*args, options=None, **kwargs)
+
+
+safe(functional.linear_cross_entropy)(linear_cross_entropy)
+
+
+# -- sampling -----------------------------------------------------------------------------------------------------------------
+
+MODES = {"bilinear": BILINEAR, "nearest": NEAREST, "bicubic": BICUBIC}
+PADDINGS = {"zeros": ZEROS, "border": BORDER, "reflection": REFLECTION}
+safe(torch.grid_sampler, torch.grid_sampler_2d, torch.grid_sampler_3d)(grid_sampler)
+
+
+@safe(functional.grid_sample)
+def grid_sample(
+    image: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor:
+    """Sampling with the mode as a word."""
+    return grid_sampler(image, grid, MODES[mode], PADDINGS[padding_mode], bool(align_corners))
