@@ -1,0 +1,1 @@
+"""Which inputs each output can depend on: the third interpreter over the operator table."""
