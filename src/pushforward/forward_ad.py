@@ -69,6 +69,7 @@ def make_dual(primal: Tensor, tangent: Tensor, *, level: DualLevel | None = None
         tensor([2.7183, 2.7183])
     """
     level = level or _innermost()
+    primal, tangent = (x._primal if type(x) is Dual and x._level is level else x for x in (primal, tangent))
     if primal.shape != tangent.shape or primal.dtype != tangent.dtype or primal.device != tangent.device:
         msg = (
             f"make_dual: the primal is {list(primal.shape)} {primal.dtype} on {primal.device}, the tangent "
