@@ -51,6 +51,7 @@ __all__ = [
     "TransformWarning",
     "WrongDerivativeError",
     "check",
+    "compile",
     "debug_nans",
     "forward_ad",
     "functional_call",

@@ -20,6 +20,7 @@ from .core import tree
 from .core.errors import ArgumentError
 from .core.fresh import fresh, reach_outside, released, stopped
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
+from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
 from .core.traced import NeedsGraph
 from .forward.level import Dual
@@ -88,6 +89,7 @@ class LanewiseState:
         return value if keep else lanewise.released(self.level, value)
 
 
+@opaque
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Value of `func` and the function that pulls cotangents back: `(output, vjp_fn)`, or `(output, vjp_fn, aux)`.
 
@@ -129,6 +131,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     live = [k for k, o in enumerate(outs) if o.requires_grad]
     keep = state.keeps_graph([outs[k] for k in live])
 
+    @opaque
     def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         given = cotangents[0] if len(cotangents) == 1 else cotangents
         flat, given_spec = tree.flat(given)
@@ -219,6 +222,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
         (tensor([2., 2.]), tensor(2.))
     """
 
+    @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         gradient, result, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
@@ -342,6 +346,7 @@ def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> C
         tensor([2., 4.])
     """
 
+    @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         gradient, _, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)

@@ -12,6 +12,7 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.fresh import stopped
 from ..core.level import user_stopped_gradient
+from ..core.opaque import opaque
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
 from .level import Batched, BatchLevel, wrap_input
@@ -57,6 +58,7 @@ def vmap(
         msg = f"vmap: chunk_size is {chunk_size!r}; it must be None or a positive int"
         raise ArgumentError(msg)
 
+    @opaque
     @functools.wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)

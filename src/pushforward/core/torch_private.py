@@ -55,6 +55,12 @@ run_backward = torch.autograd.Variable._execution_engine.run_backward
 # What the sparsity interpreter knows of a storage must go when the storage goes, and must not be taken for that of a later one.
 storage_reference = StorageWeakRef
 
+# `torch.compile` must not trace the interpreters: frames of these code objects, and what they call, run as they are.
+set_code_exec_strategy = _C._dynamo.eval_frame.set_code_exec_strategy
+SKIP_RECURSIVELY = _C._dynamo.eval_frame._FrameExecStrategy(
+    _C._dynamo.eval_frame._FrameAction.SKIP, _C._dynamo.eval_frame._FrameAction.SKIP
+)
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 

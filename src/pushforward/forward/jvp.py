@@ -11,6 +11,7 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.fresh import fresh, reach_outside, released, stopped
 from ..core.level import THREAD, user_stopped_gradient
+from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
@@ -87,6 +88,7 @@ def _by_leaf(tangents: Any, primals: Any) -> list[Any] | None:
     return none_leaf if len(none_leaf) == len(tree.leaves(primals)) else None
 
 
+@opaque
 def jvp(
     func: Callable[..., Any],
     primals: Any,
@@ -166,6 +168,7 @@ def zeros_for(value: Any) -> Any:
         return torch.zeros_like(value, requires_grad=False)
 
 
+@opaque
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """Value of `func` and its derivative as a linear function: `(output, jvp_fn)`.
 
@@ -208,6 +211,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             outside = not stop and (outside or reach_outside([outs[k] for k in live], variables))
             pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
 
+    @opaque
     def jvp_fn(*tangents: Any) -> Any:
         flat, t_spec = tree.flat(tangents)
         if len(flat) != len(leaves):

@@ -15,6 +15,7 @@ import torch
 from ..batch.vmap import vmap
 from ..core import tree
 from ..core.errors import ArgumentError
+from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
 from ..forward.jvp import jvp
 from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
@@ -97,6 +98,7 @@ def jacfwd(
     """
     check_chunk("jacfwd", chunk_size)
 
+    @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         positions, _, leaves, spec = chosen_inputs(func, argnums, args, "jacfwd")
@@ -170,6 +172,7 @@ def jacrev(
     """
     check_chunk("jacrev", chunk_size)
 
+    @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         positions, _, leaves, spec = chosen_inputs(func, argnums, args, "jacrev")

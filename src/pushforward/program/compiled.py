@@ -16,6 +16,7 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError, SlowFallback
 from ..core.level import THREAD
+from ..core.opaque import opaque
 from .backends import check_backend, questions
 from .capture import TooManyQuestions
 from .differentiable import Flat
@@ -66,6 +67,7 @@ def compile(
     cache = Cache(fn, backend, dynamic)
     entries, slow, miss = cache.entries, cache.slow, MISS
 
+    @opaque
     def compiled(*args: Any, **kwargs: Any) -> Any:
         for entry in entries:
             out = entry(args, kwargs)
