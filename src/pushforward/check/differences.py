@@ -126,14 +126,17 @@ def gap(found: Sequence[Tensor], referee: Differences, relative: float = 1e-6) -
     return agrees, worst, leaf
 
 
+def quality(found: Differences) -> float:
+    """The largest bound, relative to the largest value of its leaf."""
+    total = 0.0
+    for v, e in zip(found.values, found.bounds, strict=True):
+        if v.numel():
+            size = float(v.abs().max())
+            off = float(torch.nan_to_num(e, nan=math.inf).max())
+            total = max(total, off / size if size > 0 else 0.0)
+    return total
+
+
 def best(candidates: Sequence[Differences]) -> Differences:
     """The candidate with the smallest bounds, relative to its values."""
-
-    def quality(d: Differences) -> float:
-        total = 0.0
-        for v, e in zip(d.values, d.bounds, strict=True):
-            if v.numel():
-                total = max(total, float(torch.nan_to_num(e, nan=math.inf).max()) / max(float(v.abs().max()), 1e-300))
-        return total
-
     return min(candidates, key=quality)

@@ -82,6 +82,9 @@ class LocalCheck(Observer):
         if truth is None:
             return
         worst = 0.0
+        # Tangents that cancel leave rounding alone: below this nothing is judged.
+        reach = max((float(p.abs().max()) for p in primals if p.numel()), default=0.0)
+        floor = 1e-9 * max((float(t.abs().max()) for t in directions if t.numel()), default=0.0) / (reach or 1.0)
         for o, (d, bound, value) in zip(made, truth, strict=True):
             if type(o) is not Dual or o._level is not self.level:
                 given = torch.zeros_like(d)
@@ -91,7 +94,7 @@ class LocalCheck(Observer):
                 continue
             scale = float(d.abs().max())
             off = (given - d).abs()
-            bad = off > TOLERANCE * scale + 4 * bound
+            bad = off > TOLERANCE * scale + 4 * bound + floor * max(float(value.abs().max()), 1e-3 * reach)
             size = max(float(given.abs().max()), scale)
             relative = float(off[bad].max()) / size if bool(bad.any()) and size > 0 else 0.0
             if relative > 10 * TOLERANCE:
@@ -102,7 +105,7 @@ class LocalCheck(Observer):
         reverse, failure = 0.0, ""
         if self.reverse:
             try:
-                reverse = operator.reverse_error(primals, directions, truth)
+                reverse = operator.reverse_error(primals, directions, truth, floor * 1e-3 * reach)
             except RuntimeError as error:
                 reverse, failure = 1.0, str(error).split("\n")[0]
         if worst > 10 * TOLERANCE or reverse > 10 * TOLERANCE:
@@ -252,7 +255,7 @@ class Local:
             made.append(((4 * b - a) / 3, bound + (0.0 if self.elementwise or not z.numel() else bound.mean()), z))
         return made
 
-    def reverse_error(self, primals: list[Tensor], directions: list[Tensor], truth: Any) -> float:
+    def reverse_error(self, primals: list[Tensor], directions: list[Tensor], truth: Any, floor: float) -> float:
         """How far ⟨ū, ẏ⟩ is from Σ ⟨vjp(ū), ṫ⟩, relative to the size of the products."""
         with autograd_on() if self.entry is not None else contextlib.nullcontext():
             with torch.enable_grad():
@@ -277,7 +280,7 @@ class Local:
         got = sum(float(torch.real(g.conj() * t).sum()) for g, t in zip(grads, directions, strict=True) if g is not None)
         scale = max(size, abs(got), 1e-300)
         off = abs(got - expected)
-        return off / scale if off > TOLERANCE * scale + 4 * noise else 0.0
+        return off / scale if off > TOLERANCE * scale + 4 * noise + floor else 0.0
 
 
 def _copied(value: Any) -> Any:

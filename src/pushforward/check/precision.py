@@ -17,6 +17,8 @@ from .subject import Subject, inner, real_vector
 
 Tensor = torch.Tensor
 
+DIGITS = 0.01  # relative difference of differences in the function's own type that is worth a word
+
 
 class Pairs(Keyed):
     """Primals and tangents of operators' results, and where their inputs came from."""
@@ -111,7 +113,21 @@ def rounding(
         above, _ = evaluate(narrow, own, step, False)
         below, _ = evaluate(narrow, own, -step, False)
         off = relative([(a - b) / (2 * step) for a, b in zip(above, below, strict=True)], tangent)
-        rows.append(Row(f"differences in {name}", "forward mode in float64", off, None, f"(step {step:.1e}; rounding limits it)"))
+        exact, _ = evaluate(wide, direction, step, False)
+        slope = max((float(t.abs().max()) for t in tangent if t.numel()), default=0.0)
+        error = max((float((a - b).abs().max()) for a, b in zip(above, exact, strict=True) if a.numel()), default=0.0)
+        noise = error / (step * slope) if slope else 0.0
+        rows.append(Row(f"differences in {name}", "forward mode in float64", off, None, f"(step {step:.1e}; rounding makes {min(noise, off):.0e} of it)"))
+        if noise > DIGITS and off > DIGITS and worst <= limit:
+            operator, source, amount = amplifier(narrow, wide, own, direction)
+            findings.append(
+                Finding(
+                    "rounding", operator, source, (),
+                    f"differences in {name} are off by {off:.1e}, the derivative is not: rounding of the values, divided by the step. `{operator}` loses most: its "
+                    f"relative error is {amount:.0e} times that of its inputs. Compare in float64.",
+                    details={"relative": off},
+                )
+            )
     if worst > limit:
         operator, source, amount = amplifier(narrow, wide, own, direction)
         findings.append(
