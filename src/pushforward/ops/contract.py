@@ -42,7 +42,7 @@ def batch_bmm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[st
     del kwargs
     a, b = (x if m else x.unsqueeze(0).expand(level.size, *x.shape) for x, m in zip(args[:2], mapped, strict=False))
     stack = a.shape[1]
-    out = op(a.reshape(-1, *a.shape[2:]), b.reshape(-1, *b.shape[2:]))
+    out = op(a.flatten(0, 1), b.flatten(0, 1))
     return out.reshape(level.size, stack, *out.shape[1:])
 
 

@@ -67,7 +67,7 @@ def edges_between(x: Tensor, bins: int, limits: Any) -> Tensor:
     else:
         low, high = (torch.full((), v, dtype=x.dtype, device=x.device) for v in (0.0, 1.0))
     flat = low == high
-    low, high = torch.where(flat, low - 1, low), torch.where(flat, high + 1, high)
+    low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)
     return torch.ops.aten.linspace.Tensor_Tensor(low, high, bins + 1, dtype=x.dtype)
 
 

@@ -194,7 +194,7 @@ row(
     "ceil floor round trunc sign signbit isnan isinf isposinf isneginf isfinite heaviside "
     "eq ne lt le gt ge logical_and logical_or logical_xor logical_not "
     "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift "
-    "__and__ __or__ __xor__ __lshift__ __rshift__ floor_divide gcd lcm nextafter isreal",
+    "__and__ __or__ __xor__ __lshift__ __rshift__ floor_divide gcd lcm isreal",
     Elementwise(()),
 )
 row("div.Tensor_mode div.Scalar_mode", Elementwise((lambda out, x, y, rounding_mode=None: mode_factor(x, y, rounding_mode, 0),

@@ -210,6 +210,8 @@ def batch_scatter_back(op: Any, level: Any, args: list[Any], mapped: Any, kwargs
     """The transposes of select, slice, diagonal and unfold: (grad, input sizes, dims …)."""
     del mapped
     sizes, rest = args[1], list(args[2:])
+    if not sizes:  # unfold made a vector of a 0-dim value
+        return op(args[0].unsqueeze(1), [level.size, 1], 1, *rest[1:], **kwargs).squeeze(-1)
     names = [a.name for a in op._schema.arguments][2:]
     for k, name in enumerate(names[: len(rest)]):
         if name in ("dim", "dim1", "dim2"):
@@ -267,4 +269,5 @@ row("unfold", Movement(), batch=batch_unfold)
 row("_reshape_alias", Movement(), batch=batch_reshape_alias, tangent=tangent_reshape_alias)
 row("slice_inverse", Linear((0, 1)), batch=batch_slice_inverse)
 row("select_backward slice_backward diagonal_backward unfold_backward", Movement(), batch=batch_scatter_back)
+row("_to_sparse _to_dense", Movement())
 row("cat stack", Linear(), batch=batch_join)

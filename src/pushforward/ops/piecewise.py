@@ -88,6 +88,7 @@ def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
 row("fmod", Elementwise((lambda out, x, y: 1, lambda out, x, y: -rounded_quotient(x, y, "trunc"))))
 row("remainder", Elementwise((lambda out, x, y: 1, lambda out, x, y: -rounded_quotient(x, y, "floor"))))
 row("copysign", Elementwise((sign_factor, None)))
+row("nextafter", Elementwise((lambda out, x, y: x != y, None)))
 row("frexp", Elementwise(), tangent=frexp_tangent)
 row("ldexp", Decomposed(ldexp))
 row(

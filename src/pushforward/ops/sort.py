@@ -155,6 +155,14 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, source.reshape(-1)[place.reshape(-1)].reshape(shape), x)
 
 
+def masked_scatter_backward(g: Tensor, mask: Tensor, sizes: Any) -> Tensor:
+    """What went from the k-th of the source under the mask comes back; the sources that were not used get 0."""
+    n = math.prod(sizes)
+    mask = mask.expand(g.shape)
+    place = torch.where(mask, (mask.reshape(-1).cumsum(0) - 1).reshape(g.shape), n)
+    return g.new_zeros(n + 1).scatter_add(0, place.reshape(-1), torch.where(mask, g, 0).reshape(-1))[:n].reshape(sizes)
+
+
 def batch_repeats(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """repeat_interleave of counts: place j belongs to the first element whose running count passes j."""
     del op, mapped
@@ -178,4 +186,5 @@ row("nonzero", Constant(), batch=batch_nonzero)
 row("nonzero_static", Decomposed(nonzero_static))
 row("masked_select", Movement(), batch=batch_masked_select, tangent=tangent_masked_select)
 row("masked_scatter", Decomposed(masked_scatter))
+row("masked_scatter_backward", Decomposed(masked_scatter_backward))
 row("repeat_interleave.Tensor", Constant(), batch=batch_repeats)
