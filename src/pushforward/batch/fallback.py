@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
-from ..core.errors import SlowFallback
+from ..core.slow import say_slow
 
 Tensor = torch.Tensor
-_SAID: set[tuple[str, str]] = set()
-
-
-def say_slow(name: str, what: str) -> None:
-    """Warn of a slow fallback, once per operator."""
-    if (name, what) not in _SAID:
-        _SAID.add((name, what))
-        warnings.warn(f"slow fallback: `{name}` {what}", SlowFallback, stacklevel=2)
 
 
 def lane_arguments(values: list[Any], flags: Any, kwargs: dict[str, Any], lane: int) -> tuple[list[Any], dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..core.level import resumed
+from ..core.slow import say_slow
 from ..ops import kinds
 from ..ops.table import Entry
 from .from_reverse import from_reverse
@@ -34,7 +35,15 @@ def tangent_rule(e: Entry) -> Rule:
                 return make(e.row.kind)
     if e.composite:
         return decomposed(kinds.Decomposed())
-    return from_reverse
+    return derived
+
+
+def derived(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """No rule: the tangent comes from the reverse formula, which is said once per operator."""
+    out, tangent = from_reverse(op, level, primals, tangents, kwargs)
+    if any(t is not None for t in (tangent if isinstance(tangent, (tuple, list)) else (tangent,))):
+        say_slow(op.name(), "has no tangent rule: its tangent is derived from its reverse formula")
+    return out, tangent
 
 
 def differentiable(t: Any) -> bool:
@@ -138,7 +147,7 @@ def linear_in_first(_: Any) -> Rule:
 
 def reduction(kind: Any) -> Rule:
     """Linear reductions move the tangent the same way; the others are derived from reverse mode."""
-    return linear_in_first(kind) if kind.linear else from_reverse
+    return linear_in_first(kind) if kind.linear else derived
 
 
 def linear(kind: kinds.Linear) -> Rule:
@@ -204,7 +213,7 @@ def constant(_: Any) -> Rule:
 
 def along_dim(kind: Any) -> Rule:
     """Linear ones move the tangent the same way; the others are derived from reverse mode."""
-    return linear_in_first(kind) if kind.linear else from_reverse
+    return linear_in_first(kind) if kind.linear else derived
 
 
 def decomposed(kind: kinds.Decomposed) -> Rule:

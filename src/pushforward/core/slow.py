@@ -1,0 +1,16 @@
+"""Slow fallbacks are said once per operator."""
+
+from __future__ import annotations
+
+import warnings
+
+from .errors import SlowFallback
+
+_SAID: set[tuple[str, str]] = set()
+
+
+def say_slow(name: str, what: str) -> None:
+    """Warn of a slow fallback, once per operator."""
+    if (name, what) not in _SAID:
+        warnings.warn(f"slow fallback: `{name}` {what}", SlowFallback, stacklevel=2)
+        _SAID.add((name, what))  # after the warning, so that as an error it is raised every time
