@@ -1,41 +1,62 @@
-"""Random operators under `vmap`: "error", "same" (one draw for all lanes) or "different" (a draw for each)."""
+"""Random operators under `vmap`: "error", "same" (one draw for all lanes) or "different" (a draw for each).
+
+Draws for all lanes are one call of the operator with the mapped dimension in front. Under a seed every lane has a generator of its own,
+so that its draws are those of a loop. What a further run of the same lanes must draw again is in `batch.repeat`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ..core.errors import RandomnessError
+from ..core.level import THREAD
 from ..core.source import source_line
 from ..ops.kinds import Random
 from ..ops.table import Entry
 from .fallback import lane_arguments, run_lanes
+from .repeat import default_generator, put_state, state_of
+from .seeds import lane_generator
 
 Tensor = torch.Tensor
+# How much of the generator these use depends on the data, so their draws are kept for further runs.
+BY_VALUE = frozenset({"poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "multinomial"})
+ELEMENTWISE = frozenset({"_standard_gamma", "_sample_dirichlet", "poisson", "binomial"})
 
 
 def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, mapped: bool) -> tuple[Any, bool]:
     """The result of a random operator, and whether it is mapped."""
     refuse(level, func)
     if level.randomness == "same":
+        keep_state(level, values, kwargs)
         if not mapped:
             return func(*values, **kwargs), False
         return same_for_all(func, level, values, flags, kwargs), True
     kind = e.row.kind if e.row is not None else None
-    shape = kind.draws if isinstance(kind, Random) else "loop"
-    if shape == "size" and not mapped:
-        values = list(values)
-        k = size_position(func)
-        if k is not None and k < len(values):
-            values[k] = [level.size, *values[k]]
-            return func(*values, **kwargs), True
-    if shape == "elementwise":
-        return func(*stretched(level, values, flags), **kwargs), True
-    rule = e.rule("batch")
-    if rule is not None and mapped:
-        return rule(func, level, values, flags, kwargs), True
-    return run_lanes(func, level, values, flags, kwargs), True
+    shape = kind.draws if isinstance(kind, Random) else "elementwise" if e.name in ELEMENTWISE else "loop"
+    k = size_position(func)
+    if shape == "size" and not mapped and k is not None and k < len(values):
+
+        def compute(size: int, values: Any) -> Any:
+            values = list(values)
+            values[k] = [size, *values[k]]
+            return func(*values, **kwargs)
+
+    elif shape == "elementwise":
+
+        def compute(size: int, values: Any) -> Any:
+            return func(*stretched(size, values, flags), **kwargs)
+
+    else:
+        rule = e.rule("batch")
+        if rule is not None and mapped:
+            keep_state(level, values, kwargs)
+            return rule(func, level, values, flags, kwargs), True
+        compute = looped(func, flags, kwargs)
+    return for_all_lanes(level, e, func, compute, values, flags, kwargs), True
 
 
 def draw_into(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any) -> tuple[Tensor, bool]:
@@ -43,20 +64,25 @@ def draw_into(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: 
     refuse(level, func)
     values, flags = list(values), list(flags)
     if level.randomness == "same":
+        keep_state(level, values, kwargs)
         if not any(flags[1:]):
             like = values[0].select(0, 0) if flags[0] and level.size else values[0]
             fresh = like.detach().clone()
             func(fresh, *values[1:], **kwargs)
             return (fresh.unsqueeze(0).expand(level.size, *fresh.shape), True) if flags[0] else (fresh, False)
         return same_for_all(_returning(func), level, values, flags, kwargs), True
-    base = values[0] if flags[0] else values[0].unsqueeze(0).expand(level.size, *values[0].shape)
-    rest, rest_flags = values[1:], flags[1:]
-    fresh = base.detach().clone(memory_format=torch.contiguous_format)
     kind = e.row.kind if e.row is not None else None
     if isinstance(kind, Random) and kind.draws == "elementwise":
-        func(fresh, *stretched(level, rest, rest_flags, rank=fresh.dim() - 1), **kwargs)
-        return fresh, True
-    return run_lanes(_returning(func), level, [fresh, *rest], [True, *rest_flags], kwargs), True
+
+        def compute(size: int, values: Any) -> Any:
+            base = values[0] if flags[0] else values[0].unsqueeze(0).expand(size, *values[0].shape)
+            fresh = base.detach().clone(memory_format=torch.contiguous_format)
+            func(fresh, *stretched(size, values[1:], flags[1:], rank=fresh.dim() - 1), **kwargs)
+            return fresh
+
+    else:
+        compute = looped(_returning(func), flags, kwargs)
+    return for_all_lanes(level, e, _returning(func), compute, values, flags, kwargs), True
 
 
 def refuse(level: Any, func: Any) -> None:
@@ -84,27 +110,143 @@ class _returning:  # noqa: N801
         return fresh
 
 
-def same_for_all(func: Any, level: Any, values: Any, flags: Any, kwargs: Any) -> Any:
-    """One draw for all lanes of a mapped input: the generator is put back before each lane."""
-    generator = kwargs.get("generator")
-    get, put = (generator.get_state, generator.set_state) if generator else (torch.get_rng_state, torch.set_rng_state)
-    if level.size == 0:
-        return run_lanes(func, level, values, flags, kwargs)
-    with torch.utils._python_dispatch._disable_current_modes():
-        state = get()
-    rows = []
-    for lane in range(level.size):
-        if lane:
-            with torch.utils._python_dispatch._disable_current_modes():
-                put(state)
-        args, kw = lane_arguments(values, flags, kwargs, lane)
-        rows.append(func(*args, **kw))
+# -- a draw for each lane ---------------------------------------------------------------------------------------------
+
+
+def for_all_lanes(
+    level: Any, e: Entry, func: Any, compute: Callable[[int, Any], Any], values: Any, flags: Any, kwargs: Any
+) -> Any:
+    """Draws for the lanes of a run: by `compute(size, values)` for all lanes that the first run had, of which it takes its own."""
+    if level.call is None:
+        return compute(level.size, values)
+    repeats = level.call.repeating()
+    explicit = explicit_generator(values, kwargs)
+    if repeats.seed is not None and explicit is None:
+        return seeded(level, repeats, func, values, flags, kwargs)
+    name = e.functional_name() if e.writes or e.out_names else e.name
+    if name in BY_VALUE:
+        return repeats.replayed(level, lambda: compute(level.size, values))
+    repeats.keep_state(explicit or default_generator(device_of(values, kwargs)))
+    places = repeats.places(level)
+    if places is None:
+        return compute(level.size, values)
+    back = torch.zeros(repeats.size, dtype=torch.long)
+    back[places] = torch.arange(level.size)
+    full = [spread(v, f, back) for v, f in zip(values, flags, strict=True)]
+    return chosen(compute(repeats.size, full), places)
+
+
+def spread(value: Any, flag: Any, back: Tensor) -> Any:
+    """A mapped argument for all lanes of the first run; those that are not of this one get a stand-in."""
+    return value.index_select(0, back.to(value.device)) if flag is True else value
+
+
+def chosen(out: Any, places: Tensor) -> Any:
+    """Some lanes of a result."""
+    if isinstance(out, Tensor):
+        return out.index_select(0, places.to(out.device))
+    return tuple(chosen(o, places) if isinstance(o, Tensor) else o for o in out)
+
+
+def looped(func: Any, flags: Any, kwargs: Any) -> Callable[[int, Any], Any]:
+    """An operator that is called once for each lane."""
+
+    def compute(size: int, values: Any) -> Any:
+        return stacked([func(*one(values, flags, lane), **kwargs) for lane in range(size)], func, values, flags, kwargs)
+
+    return compute
+
+
+def one(values: Any, flags: Any, lane: int) -> list[Any]:
+    """The positional arguments of one lane."""
+    return lane_arguments(values, flags, {}, lane)[0]
+
+
+def stacked(rows: list[Any], func: Any, values: Any, flags: Any, kwargs: Any) -> Any:
+    """The results of all lanes; for no lanes, of the shape of one of zeros."""
+    if not rows:
+        from .fallback import empty_result
+
+        return empty_result(func, values, flags, kwargs)
     if isinstance(rows[0], Tensor):
         return torch.stack(rows)
     return tuple(torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in zip(*rows, strict=True))
 
 
-def stretched(level: Any, values: Any, flags: Any, rank: int | None = None) -> list[Any]:
+def seeded(level: Any, repeats: Any, func: Any, values: Any, flags: Any, kwargs: Any) -> Any:
+    """Each lane draws from a generator of its own, seeded by the call's seed and the lane's number."""
+    device = device_of(values, kwargs)
+    generator = default_generator(device)
+    numbers = range(level.size) if level.lanes is None else level.lanes.tolist()
+    rows = []
+    with shared_below(level):
+        before = state_of(generator)
+        try:
+            for lane, number in enumerate(numbers):
+                state = repeats.lane_states.get((number, device))
+                put_state(generator, state_of(lane_generator(repeats.seed, number, device)) if state is None else state)
+                rows.append(func(*one(values, flags, lane), **kwargs))
+                repeats.lane_states[number, device] = state_of(generator)
+        finally:
+            put_state(generator, before)
+    return stacked(rows, func, values, flags, kwargs)
+
+
+@contextlib.contextmanager
+def shared_below(level: Any) -> Iterator[None]:
+    """Draws of the levels below are the same for all their lanes: each of them runs this call with the same seed."""
+    others = [v for v in THREAD.levels if v is not level and hasattr(v, "randomness")]
+    before = [(v, v.randomness, v.call) for v in others]
+    for v in others:
+        v.randomness, v.call = "same", None
+    try:
+        yield
+    finally:
+        for v, randomness, call in before:
+            v.randomness, v.call = randomness, call
+
+
+# -- one draw for all -------------------------------------------------------------------------------------------------
+
+
+def same_for_all(func: Any, level: Any, values: Any, flags: Any, kwargs: Any) -> Any:
+    """One draw for all lanes of a mapped input: the generator is put back before each lane."""
+    if level.size == 0:
+        return run_lanes(func, level, values, flags, kwargs)
+    generator = explicit_generator(values, kwargs) or default_generator(device_of(values, kwargs))
+    state = state_of(generator)
+    rows = []
+    for lane in range(level.size):
+        if lane:
+            put_state(generator, state)
+        rows.append(func(*one(values, flags, lane), **kwargs))
+    return stacked(rows, func, values, flags, kwargs)
+
+
+# -- what a draw is made from -----------------------------------------------------------------------------------------
+
+
+def keep_state(level: Any, values: Any, kwargs: Any) -> None:
+    """Let further runs of the call begin where this draw does."""
+    if level.call is not None:
+        generator = explicit_generator(values, kwargs) or default_generator(device_of(values, kwargs))
+        level.call.repeating().keep_state(generator)
+
+
+def explicit_generator(values: Any, kwargs: Any) -> Any:
+    """The generator that was given to an operator."""
+    return kwargs.get("generator") or next((v for v in values if isinstance(v, torch.Generator)), None)
+
+
+def device_of(values: Any, kwargs: Any) -> torch.device:
+    """Where an operator draws."""
+    if kwargs.get("device") is not None:
+        return torch.device(kwargs["device"])
+    tensor = next((v for v in values if isinstance(v, Tensor)), None)
+    return tensor.device if tensor is not None else torch.get_default_device()
+
+
+def stretched(size: int, values: Any, flags: Any, rank: int | None = None) -> list[Any]:
     """Tensor arguments with the batch in front and equal ranks: every element gets a draw of its own."""
     ranks = [v.dim() - bool(f) for v, f in zip(values, flags, strict=True) if isinstance(v, Tensor)]
     rank = max([*ranks, rank or 0])
@@ -112,8 +254,8 @@ def stretched(level: Any, values: Any, flags: Any, rank: int | None = None) -> l
     for v, f in zip(values, flags, strict=True):
         if isinstance(v, Tensor):
             own = v.shape[1:] if f else v.shape
-            front = v if f else v.unsqueeze(0).expand(level.size, *v.shape)
-            out.append(front.reshape(level.size, *[1] * (rank - len(own)), *own))
+            front = v if f else v.unsqueeze(0).expand(size, *v.shape)
+            out.append(front.reshape(size, *[1] * (rank - len(own)), *own))
         else:
             out.append(v)
     return out

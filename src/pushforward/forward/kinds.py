@@ -259,7 +259,7 @@ BY_KIND: dict[type, Callable[[Any], Rule]] = {
     kinds.Linear: linear,
     kinds.Bilinear: bilinear,
     kinds.Constant: constant,
-    kinds.Random: constant,
+    kinds.Random: lambda kind: from_reverse if kind.pathwise else constant(kind),
     kinds.Factory: constant,
     kinds.Decomposed: decomposed,
 }

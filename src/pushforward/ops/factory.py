@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .cast import batch_copied
-from .kinds import Constant, Elementwise, ElementwiseLinear, Factory, Random
+from .kinds import Constant, Elementwise, ElementwiseLinear, Factory
 from .table import row
 
 Tensor = torch.Tensor
@@ -39,10 +39,3 @@ def tangent_copy(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
 
 
 row("copy", ElementwiseLinear((1,)), batch=batch_copy, tangent=tangent_copy)
-row("rand randn randint", Random("size"))
-row("randperm multinomial", Random("loop"))
-row(
-    "rand_like randn_like randint_like bernoulli uniform exponential geometric cauchy log_normal normal normal_functional "
-    "random poisson binomial _fused_dropout",
-    Random("elementwise"),
-)

@@ -94,10 +94,12 @@ class Constant(Kind):
 class Random(Kind):
     """Draws numbers; the draw itself has no derivative.
 
-    `draws`: "elementwise" (one for each element of the arguments), "size" (the sizes are an argument), or "loop".
+    `draws`: "elementwise" (one for each element of the arguments), "like" (the same, and the arguments lend their sizes only), "size"
+    (the sizes are an argument), or "loop". `pathwise`: torch differentiates the draw in its parameters.
     """
 
     draws: str = "elementwise"
+    pathwise: bool = False
 
 
 @dataclass(frozen=True)

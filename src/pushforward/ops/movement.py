@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .kinds import Linear, Movement
+from .kinds import Linear, Movement, Special
 from .table import row
 
 Tensor = torch.Tensor
@@ -231,6 +231,25 @@ def tangent_alias(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     return torch.ops.aten.alias(primals[0]), None if tangents[0] is None else torch.ops.aten.alias(tangents[0])
 
 
+def batch_stay_dense(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """To and from sparse layouts: a dense value stands for lanes of any layout."""
+    del op, level, mapped, kwargs
+    x = args[0]
+    return x.clone() if x.layout is torch.strided else x.to_dense()
+
+
+def batch_sparse_mask(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """sparse_mask: 0 wherever the mask has no element."""
+    del op, kwargs
+    x, mask = args[:2]
+    if mask.layout is not torch.strided:
+        ones = torch.ones_like(mask._values(), dtype=torch.bool)
+        pattern = torch.sparse_coo_tensor(mask._indices(), ones, mask.shape).to_dense()
+    else:
+        pattern = mask != 0
+    return torch.where(pattern, x, 0) if mapped[0] else torch.where(pattern, x.unsqueeze(0), 0).expand(level.size, *x.shape)
+
+
 def batch_join(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """cat, stack: unmapped parts are spread over the lanes."""
     flags = mapped[0]
@@ -269,5 +288,6 @@ row("unfold", Movement(), batch=batch_unfold)
 row("_reshape_alias", Movement(), batch=batch_reshape_alias, tangent=tangent_reshape_alias)
 row("slice_inverse", Linear((0, 1)), batch=batch_slice_inverse)
 row("select_backward slice_backward diagonal_backward unfold_backward", Movement(), batch=batch_scatter_back)
-row("_to_sparse _to_dense", Movement())
+row("_to_sparse _to_dense", Movement(), batch=batch_stay_dense)
+row("sparse_mask", Special(), batch=batch_sparse_mask)
 row("cat stack", Linear(), batch=batch_join)

@@ -47,7 +47,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     rank = x.dim()
     x = x.reshape(-1) if dim is None else x.movedim(dim, -1)
     if x.shape[-1] == 0:
-        return torch.ones_like(x).sum(-1) + 1
+        x = x.sum(-1, keepdim=True) + 1
     while x.shape[-1] > 1:
         n = x.shape[-1]
         pairs = x[..., : n // 2] * x[..., n // 2 : n // 2 * 2]

@@ -78,8 +78,10 @@ def log_sum(early: Tensor, late: Tensor) -> Tensor:
         top = torch.where(top.isfinite(), top, 0)
         return ((early - top).exp() + (late - top).exp()).log() + top
     stuck = early.isinf() & (early == late)
-    both = torch.logaddexp(torch.where(stuck, 0, early), torch.where(stuck, 0, late))
-    return torch.where(stuck, early, both)
+    early_leads = early >= late
+    lead, other = torch.where(early_leads, early, late), torch.where(early_leads, late, early)
+    distance = torch.where(stuck, 0, lead) - torch.where(stuck, 0, other)
+    return torch.where(stuck, lead, lead - torch.nn.functional.logsigmoid(distance))
 
 
 def renorm(x: Tensor, p: Any, dim: int, maxnorm: Any) -> Tensor:
