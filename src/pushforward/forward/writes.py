@@ -44,7 +44,7 @@ def write(
         outs, out_tangents = outs[n:], out_tangents[n:]
     for target, own, out, t in zip(flat, ours, outs, out_tangents, strict=False):
         if own:
-            store(level, target, out, t)
+            store(level, target, out, t, fresh=e.functional is not torch.ops.aten.copy.default)
         elif isinstance(target, Tensor):
             target.copy_(out)
     if returns_written(func):
@@ -113,8 +113,10 @@ def functional_result(
     return list(out), list(tangent)
 
 
-def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None) -> None:
+def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None, *, fresh: bool = False) -> None:
     """Copy a value and its tangent into a dual number of the level.
+
+    What autograd has recorded may have been saved for a reverse formula, so a `fresh` result takes the place of the old value.
 
     A tangent may be shared with other values (that of x + 1 is that of x), so it is replaced, never written into, until the
     cell owns one.
@@ -128,11 +130,18 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None) -> None:
     )
     if recorded and cell is not None and not target._primal.requires_grad:
         track(level, target)
-    if recorded:
+    if fresh and cell is None and is_grad_enabled() and alike(out, target._primal):
+        target._primal, target._tangent = out, tangent
+    elif recorded:
         with autograd_on():
             _copy_both(target, out, tangent, cell is not None)
     else:
         _copy_both(target, out, tangent, cell is not None)
+
+
+def alike(a: Tensor, b: Tensor) -> bool:
+    """Whether one can stand for the other in a wrapper."""
+    return a.dtype is b.dtype and a.shape == b.shape and a.stride() == b.stride()
 
 
 def _copy_both(target: Any, out: Tensor, tangent: Tensor | None, shared: bool) -> None:

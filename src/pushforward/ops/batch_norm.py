@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..core.fresh import stopped
 from .kinds import Decomposed, Special
 from .lanes import in_front, merged, merged_at, parted, parted_at
 from .norm import affine_tangent, reverse, statistics, unit_tangent, wide
@@ -130,8 +131,8 @@ def training_norm(
         saved = kept_mean.flatten(), kept_rstd.flatten()
         if mean is not None:
             n = x.numel() // max(x.shape[1], 1)
-            spread = (saved[1].detach() ** -2 - eps) * (n / max(n - 1, 1))
-            mean = (1 - momentum) * mean + momentum * saved[0].detach()
+            spread = (stopped(saved[1]) ** -2 - eps) * (n / max(n - 1, 1))
+            mean = (1 - momentum) * mean + momentum * stopped(saved[0])
             var = (1 - momentum) * var + momentum * spread
     else:
         unit = (wide(x) - mean.view(shape)) * (var + eps).rsqrt().view(shape)

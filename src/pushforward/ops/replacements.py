@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..core.fresh import stopped
 from . import class_loss, distance, norm, rnn, sequence
 from .batch_norm import sample_dims, shape_of, training_norm
 from .embedding import embedding_bag
@@ -91,7 +92,7 @@ def native_batch_norm(
 def update(buffer: Tensor, new: Tensor) -> None:
     """Write running statistics, which carry no derivative."""
     with torch.no_grad():
-        buffer.copy_(new.detach())
+        buffer.copy_(stopped(new))
 
 
 @safe(functional.batch_norm)
@@ -117,7 +118,7 @@ def instance_norm(
     _, rstd, unit = norm.statistics(norm.wide(x), dims, eps)
     if running_mean is not None:
         count = x.numel() // max(x.shape[0] * x.shape[1], 1)
-        spread = (rstd.detach() ** -2 - eps) * (count / max(count - 1, 1))
+        spread = (stopped(rstd) ** -2 - eps) * (count / max(count - 1, 1))
         update(running_mean, (1 - momentum) * running_mean + momentum * x.mean(sample_dims(x)))
         update(running_var, (1 - momentum) * running_var + momentum * spread.flatten(1).mean(0))
     return affine(unit, weight, bias, shape).to(x.dtype)
@@ -194,7 +195,18 @@ def functional_ctc_loss(
     return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, REDUCTIONS[reduction], zero_infinity)
 
 
-safe(torch.embedding_bag)(embedding_bag)
+@safe(torch.embedding_bag)
+def bags(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Bags of embeddings."""
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding
+    )
+
+
 safe(torch.segment_reduce)(sequence.segment_reduce)
 
 
@@ -267,6 +279,18 @@ def linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Tens
 
 
 safe(functional.linear_cross_entropy)(linear_cross_entropy)
+
+
+@safe(api.hardsigmoid)
+def hardsigmoid(x: Tensor) -> Tensor:
+    """A ramp from 0 to 1 between −3 and 3, flat at its corners."""
+    return torch.where((x > -3) & (x < 3), x / 6 + 0.5, (x >= 3).to(x.dtype))
+
+
+@safe(functional.hardsigmoid)
+def functional_hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    """The ramp, written back where asked."""
+    return x.copy_(hardsigmoid(x)) if inplace else hardsigmoid(x)
 
 
 # -- sampling -----------------------------------------------------------------------------------------------------------------

@@ -87,7 +87,9 @@ _REOPENED: dict[Any, Any] = {}
 REOPENED = {
     function
     for function in vars(functional).values()
-    if isinstance(function, types.FunctionType) and "handle_torch_function" in function.__code__.co_names
+    if isinstance(function, types.FunctionType)
+    and function.__globals__ is vars(functional)
+    and "handle_torch_function" in function.__code__.co_names
 }
 
 
