@@ -18,7 +18,7 @@ from .batch.gradient import payload_level
 from .batch.level import Batched
 from .core import tree
 from .core.errors import ArgumentError
-from .core.fresh import fresh, reach_outside, released, stopped
+from .core.fresh import reach_outside, released, stopped, variable
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
@@ -47,7 +47,7 @@ class Reverse:
         self.recording = torch.is_grad_enabled() or graph_task_id() != -1
         self.stop = user_stopped_gradient()
         self.connected = not self.stop and any(x.requires_grad for x in inputs)
-        self.inner = [fresh(x) for x in inputs]
+        self.inner = [variable(x) for x in inputs]
 
     def keeps_graph(self, outputs: list[Tensor]) -> bool:
         """Whether the derivative itself must be differentiable by what is outside."""

@@ -19,7 +19,9 @@ from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import Traced, copy_lazy_bits, wrap_like
 from ..ops.table import ENTRIES, Entry, entry
+from .failing import go_on_without_failing
 from .lanes import Lanes, inspect_value
+from .settle import settle_all
 from .writes import write
 
 Tensor = torch.Tensor
@@ -101,15 +103,26 @@ class BatchLevel(Level, Lanes):
         """Where the transform was called."""
         return source_line()
 
+    def lift(self, x: Tensor) -> Batched:
+        """A value from outside as one of this level, the same for every lane."""
+        return wrap(self, x, False)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.successor is not None:
+            return self.newest().__torch_dispatch__(func, types, args, kwargs)
         lazy_bits_on()
         e = ENTRIES.get(func) or entry(func)
-        if e.pointwise and not kwargs:
-            out = self.pointwise(e.call, args)
-            if out is not None:
-                return out
-        with NoFunction():
-            return self.handle(e, func, args, kwargs or {})
+        try:
+            if e.pointwise and not kwargs:
+                out = self.pointwise(e.call, args)
+                if out is not None:
+                    return out
+            with NoFunction():
+                return self.handle(e, func, args, kwargs or {})
+        except (RuntimeError, IndexError) as error:
+            with NoFunction():
+                go_on_without_failing(self, e, error, args, kwargs or {})
+        return self.newest().__torch_dispatch__(func, types, args, kwargs)
 
     def pointwise(self, call: Any, args: tuple[Any, ...]) -> Any:
         """An element-wise operator on plain payloads of one rank and dtype that need no recording; else None."""
@@ -140,6 +153,9 @@ class BatchLevel(Level, Lanes):
 
     def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator for all lanes."""
+        if self.kept is not None:
+            settle_all(self, args)
+            settle_all(self, kwargs.values())
         values: list[Any] = []
         flags: list[Any] = []
         mine = mapped = grad = False

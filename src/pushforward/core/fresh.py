@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from .torch_private import NoFunction
+from .level import THREAD, Level
+from .torch_private import NoFunction, mode_count, top_mode
 from .traced import SPECIAL, Traced
 
 Tensor = torch.Tensor
@@ -25,6 +26,24 @@ def fresh(x: Tensor) -> Tensor:
             return x.view_as(x)
     with NoFunction():
         return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+
+
+def variable(x: Tensor) -> Tensor:
+    """As `fresh`, for code of the user's: inside a transform the variable is a value of the innermost level.
+
+    What the level computes with it is then recorded once, on the level's values, and not on the payloads besides.
+    """
+    levels = THREAD.levels
+    if not levels:
+        return fresh(x)
+    top = levels[-1] if mode_count() == levels[-1].depth and levels[-1].clear else top_mode()
+    if not isinstance(top, Level) or (isinstance(x, Traced) and x._level is top):
+        return fresh(x)
+    with NoFunction():
+        if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+            return fresh(x)
+        top.tracked = True
+        return top.lift(x).requires_grad_()
 
 
 def mark_tracked(x: Any) -> None:

@@ -48,6 +48,7 @@ class Level(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    successor: Any = None  # the level that goes on for this one, where lanes have left (see `batch.lanes`)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -80,7 +81,14 @@ class Level(TorchDispatchMode):
         """Take the level off; its values can be read, not computed with."""
         pop_mode(None)
         THREAD.levels.pop()
-        self.alive = False
+        self.alive = self.newest().alive = False
+
+    def newest(self) -> Any:
+        """The level that goes on for this one: itself, or its last successor."""
+        level = self
+        while level.successor is not None:
+            level = level.successor
+        return level
 
     def on_top(self) -> bool:
         """Whether an operator called now reaches this level, and nothing below it has a say or records it."""
@@ -96,13 +104,13 @@ class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)
     def __enter__(self) -> None:
         self.was_alive = self.level.alive
         self.level.alive = True
-        THREAD.levels.append(self.level)
+        THREAD.levels.append(self.level.newest())
         push_mode(self.level)
 
     def __exit__(self, *_: object) -> None:
         pop_mode(None)
         THREAD.levels.pop()
-        self.level.alive = self.was_alive
+        self.level.alive = self.level.newest().alive = self.was_alive
 
 
 def lazy_bits_on() -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +17,21 @@ _C = torch._C
 push_mode = _C._push_on_torch_dispatch_stack
 pop_mode = _C._pop_torch_dispatch_stack
 mode_count = _C._len_torch_dispatch_stack
+
+
+def top_mode() -> TorchDispatchMode | None:
+    """The mode that an operator called now reaches first."""
+    n = mode_count()
+    return _C._get_dispatch_stack_at(n - 1) if n else None
+
+
+
+def fake_tensor_mode() -> Any:
+    """Tensors without numbers, to predict memory by; imported when asked for, because it takes seconds."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
 
 # Operators on plain payloads need not pass the level that asked for them (the fast path).
 NoDispatch = _C._DisableTorchDispatch
@@ -39,6 +56,9 @@ NEGATIVE_KEY = _C.DispatchKey.Negative
 ZERO_KEY = _C.DispatchKey.ZeroTensor  # and zeros without memory, which torch's formulas make: computing with them would crash
 
 # Lazy conjugation and negation are views: payload and wrapper must agree on their bits.
+# Reading the numbers of a payload, or changing a wrapper's strides, is nothing for autograd to know of.
+BelowAutograd = _C._AutoDispatchBelowAutograd
+
 set_conj = _C._set_conj
 set_neg = _C._set_neg
 
@@ -67,6 +87,7 @@ key_set_has = _C._dispatch_tls_is_dispatch_key_included
 __all__ = [
     "EnableFunction",
     "COMPOSITE",
+    "BelowAutograd",
     "CONJUGATE_KEY",
     "NEGATIVE_KEY",
     "PYTHON_KEY",
@@ -76,6 +97,7 @@ __all__ = [
     "NoFunction",
     "TorchDispatchMode",
     "excluded_keys",
+    "fake_tensor_mode",
     "graph_task_id",
     "included_keys",
     "key_set_has",
@@ -86,6 +108,7 @@ __all__ = [
     "run_backward",
     "set_conj",
     "set_key_excluded",
+    "top_mode",
     "set_neg",
     "storage_reference",
 ]

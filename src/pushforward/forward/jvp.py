@@ -9,7 +9,7 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.fresh import fresh, reach_outside, released, stopped
+from ..core.fresh import reach_outside, released, stopped, variable
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
@@ -195,7 +195,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     inner = list(leaves)
     variables = []
     for k in places:
-        inner[k] = fresh(leaves[k])
+        inner[k] = variable(leaves[k])
         variables.append(inner[k])
     with torch.enable_grad(), nested_reverse(), nested_reverse():
         result = func(*tree.unflatten(inner, spec))

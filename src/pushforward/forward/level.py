@@ -96,6 +96,10 @@ class DualLevel(Level):
         Level.__init__(self)
         self.strict = strict
 
+    def lift(self, x: Tensor) -> Dual:
+        """A value from outside as one of this level, without a tangent."""
+        return wrap(self, x, None)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         lazy_bits_on()
         with NoFunction():
