@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..core.fresh import stopped
 from .elementwise import elu_factor, gelu_factor, logit_factor, mish_factor, silu_factor
 from .kinds import AlongDim, Elementwise, Random
 from .table import row
@@ -150,17 +151,13 @@ def rrelu_draws(op: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:
 def rrelu_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """The slopes that were drawn are the factors."""
     del level
-    out = op(*primals, **kwargs)
-    value, noise = out if isinstance(out, (tuple, list)) else (out, primals[1])
     x, t = primals[0], tangents[0]
-    if t is None:
-        moved = None
-    elif rrelu_draws(op, primals, kwargs):
-        moved = torch.where(x > 0, t, t * noise)
-    else:
-        low, high = (argument(op, primals, kwargs, name) for name in ("lower", "upper"))
-        moved = torch.where(x > 0, t, t * ((low + high) / 2))
-    return out, (moved, None) if isinstance(out, (tuple, list)) else moved
+    if rrelu_draws(op, primals, kwargs):  # torch's functional form saves the noise from before the draw
+        _, noise = op(stopped(x), *primals[1:], **kwargs)
+        return (x * noise, noise), (None if t is None else t * noise, None)
+    out = op(*primals, **kwargs)
+    low, high = (argument(op, primals, kwargs, name) for name in ("lower", "upper"))
+    return out, (None if t is None else torch.where(x > 0, t, t * ((low + high) / 2)), None)
 
 
 def batch_rrelu(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -182,7 +179,7 @@ def rrelu_backward(
 row("rrelu_with_noise_backward", Elementwise(), formula=rrelu_backward)
 row("native_dropout", Random("elementwise"), tangent=dropout_tangent, draws=dropout_draws)
 row(
-    "rrelu_with_noise rrelu_with_noise_functional",
+    "rrelu_with_noise_functional",
     Random("elementwise"),
     batch=batch_rrelu,
     tangent=rrelu_tangent,

@@ -146,11 +146,17 @@ def option(primals: list[Any], k: int, default: Any) -> Any:
 def attention_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """(out, lse) of the fused kernel, computed in blocks with their tangents."""
     del op, level
-    q, k, v = primals[:3]
+    q = primals[0]
+    (k, dk), (v, dv) = ((for_heads(p, q), for_heads(t, q)) for p, t in zip(primals[1:3], tangents[1:3], strict=True))
     mask = kwargs.get("attn_mask")
-    moves = (*tangents[:3], getattr(tangents, "keywords", {}).get("attn_mask"))
+    moves = (tangents[0], dk, dv, getattr(tangents, "keywords", {}).get("attn_mask"))
     out, lse, d_out, d_lse = online(q, k, v, option(primals, 4, False), mask, kwargs.get("scale"), moves)
     return (as_kernel(out), lse), (None if d_out is None else as_kernel(d_out), d_lse)
+
+
+def for_heads(x: Tensor | None, q: Tensor) -> Tensor | None:
+    """Keys or values for each head of the queries, where several heads share one."""
+    return x if x is None or x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
 def as_kernel(out: Tensor) -> Tensor:
@@ -164,6 +170,8 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """ds = p (g vᵀ − Σ g out); dq = scale ds k, dk = scale dsᵀ q, dv = pᵀ g, block by block."""
     del dropout_p
+    shared = k.shape[:2]
+    k, v = for_heads(k, q), for_heads(v, q)
     scores = Scores(q, k, is_causal, attn_mask, scale)
     delta = (g * out).sum(-1, keepdim=True)
     shift = lse.unsqueeze(-1)
@@ -178,7 +186,10 @@ def attention_backward(
         by_v.append(p.transpose(-2, -1) @ g)
     if by_q is None:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    return by_q, torch.cat(by_k, -2), torch.cat(by_v, -2)
+    whole = [torch.cat(parts, -2) for parts in (by_k, by_v)]
+    if shared[1] != q.shape[1]:
+        whole = [w.unflatten(1, (shared[1], -1)).sum(2) for w in whole]
+    return by_q, *whole
 
 
 def draws_nothing(op: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:
