@@ -1,11 +1,15 @@
 """Composable function transforms for PyTorch: batching, forward and reverse mode, Jacobians and Hessians."""
 
-from . import forward_ad
+from . import forward_ad, testing
 from . import functions as _functions  # noqa: F401  (catches torch.autograd.Function.apply)
+from .batch.ragged import Ragged, ragged
+from .batch.report import report
+from .batch.seeds import lane_generator
 from .batch.vmap import vmap
 from .check.check import check
 from .check.nans import NanError, debug_nans
 from .check.report import CheckReport, Finding, WrongDerivativeError
+from .check.routes import RoutesReport, routes
 from .core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -45,7 +49,9 @@ __all__ = [
     "NotDifferentiableError",
     "Pattern",
     "Program",
+    "Ragged",
     "RandomnessError",
+    "RoutesReport",
     "SlowFallback",
     "TransformError",
     "TransformWarning",
@@ -64,9 +70,14 @@ __all__ = [
     "jacobian_sparsity",
     "jacrev",
     "jvp",
+    "lane_generator",
     "linearize",
+    "ragged",
+    "report",
+    "routes",
     "source",
     "stack_module_state",
+    "testing",
     "trace",
     "vjp",
     "vmap",

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from .batch import level as batching
 from .batch.fallback import run_lanes
 from .batch.level import Batched, BatchLevel
+from .batch.settle import refresh_all
 from .core.level import THREAD, Level, is_grad_enabled
 from .core.torch_private import NoFunction, pop_mode, push_mode
 from .core.traced import NeedsGraph, Traced
@@ -109,6 +110,7 @@ def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = bound(cls, args, kwargs)
     if cls is CheckpointFunction:  # its backward works with .backward() only; the values are the same without it
         return args[0](*args[2:])
+    refresh_all(args)
     traced = [a for a in args if isinstance(a, Traced)]
     living = [level for level in THREAD.levels if any(a._level is level for a in traced)]
     if not living:
@@ -156,7 +158,7 @@ def entangled(x: Any, level: Level) -> bool:
 def below(level: Any) -> Iterator[None]:
     """The modes from the top down to `level` taken off for a while."""
     taken = []
-    while not taken or taken[-1] is not level:
+    while not taken or getattr(taken[-1], "newest", None) is None or taken[-1].newest() is not level.newest():
         taken.append(pop_mode(None))
     try:
         yield
@@ -310,7 +312,7 @@ class _Running(contextlib.AbstractContextManager):
         self.level.stop()
 
     def check(self) -> None:
-        if self.level.queue:
+        if self.level.successor is not None:
             raise _LanesDisagree
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..core.errors import EscapedValue
+from ..core.torch_private import no_modes
 from ..core.tree import tree_map
 
 
@@ -28,5 +29,5 @@ def call_on_payloads(func: Any, args: Any, kwargs: Any) -> Any:
         return value
 
     args, kwargs = tree_map(payload, (args, kwargs))
-    with torch.utils._python_dispatch._disable_current_modes():
+    with no_modes():
         return func(*args, **kwargs)

@@ -17,6 +17,7 @@ from ..core.level import THREAD
 from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode, run_backward
 from ..core.traced import SPECIAL, NeedsGraph
 from .level import Batched, wrap
+from .settle import refresh_all
 
 Tensor = torch.Tensor
 _GIVEN_UP: set[Any] = set()
@@ -49,10 +50,13 @@ def gradient(
         inner = [p.view_as(p) if p.requires_grad else p.detach().requires_grad_() for p in payloads]
     saw_grad, level.saw_grad = level.saw_grad, False
     level.payload_graphs += 1
+    began = level
     try:
         result, aux = call([wrap(level, p, True) for p in inner])
+        level = level.newest()  # lanes may have left
         with NoFunction():
             y = check(result)
+            refresh_all([y])
             scores = y._payload if type(y) is Batched and y._level is level and y._mapped else None
             if scores is None or not scores.requires_grad:
                 return [None] * len(leaves), result, aux, False
@@ -64,18 +68,19 @@ def gradient(
                 )
             finally:
                 push_mode(level)
-            return [None if g is None else wrap(level, g, True) for g in grads], result, aux, keep
+            return [None if g is None else wrap(began, g, True) for g in grads], result, aux, keep
     finally:
+        level = level.newest()
         level.payload_graphs -= 1
         level.saw_grad = saw_grad
 
 
 def released(level: Any, value: Any) -> Any:
     """An output without the graph of its payload."""
-    if type(value) is Batched and value._level is level and value._payload.requires_grad:
+    if type(value) is Batched and value._level.newest() is level.newest() and value._payload.requires_grad:
         with NoDispatch():
             plain = value._payload.detach()
-        return wrap(level, plain, value._mapped)
+        return wrap(value._level, plain, value._mapped)
     return value
 
 

@@ -15,6 +15,7 @@ from ..core.level import resumed
 from ..ops import kinds
 from ..ops.table import Entry
 from .fallback import lane_loop, run_lanes
+from .settle import payload_in
 
 Tensor = torch.Tensor
 Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
@@ -258,8 +259,10 @@ def through_level(function: Any, level: Any, args: list[Any], mapped: Any, kwarg
     def lower(o: Any) -> Any:
         if isinstance(o, (list, tuple)):
             return type(o)(lower(x) for x in o) if type(o) in (list, tuple) else tuple(lower(x) for x in o)
-        if isinstance(o, Batched) and o._level is level:
-            return o._payload if o._mapped else o._payload.unsqueeze(0).expand(level.size, *o._payload.shape)
+        own = payload_in(level, o) if isinstance(o, Batched) else None
+        if own is not None:
+            payload, is_mapped = own
+            return payload if is_mapped else payload.unsqueeze(0).expand(level.size, *payload.shape)
         if isinstance(o, Tensor):
             return o.unsqueeze(0).expand(level.size, *o.shape)
         return o

@@ -1,48 +1,102 @@
 """Lanes that disagree: when Python needs one answer and the lanes differ.
 
-The run goes on with the largest group of lanes that agree; the others become inactive (they compute on, and are asked
-nothing) and are queued for a run of their own. p distinct paths cost p runs.
+The run goes on with the largest group of lanes that agree; the others leave it and wait for a run of their own. p distinct
+paths cost p runs. What goes on is a level of its own, the *successor*, with fewer lanes: a value made before is cut down to the lanes
+that are left when it is next used (see `batch.settle`), so that a lane that has left costs nothing and decides nothing.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..core.errors import DivergenceError
+from ..core.errors import DivergenceError, SlowFallback
 from ..core.level import THREAD
 from ..core.source import source_line
+from ..core.torch_private import BelowAutograd, NoDispatch
 
 Tensor = torch.Tensor
 _NAN = object()
+_SAID: set[str] = set()
+FEW = 8  # so many lanes may each go a way of their own without a word
+
+
+@dataclass
+class Waiting:
+    """Lanes that left a run: which (counted in the call), how many questions of the run they shared, and its recorded draws."""
+
+    lanes: Tensor
+    asked: int = 0
+    draws: list[Any] = field(default_factory=list)
+    repeats: Any = None  # what must be as in the run they left
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where lanes disagreed, and how many there were in each group; the first group went on."""
+
+    where: str
+    sizes: tuple[int, ...]
 
 
 class Lanes:
-    """What a batching level knows of its lanes: which are active, and the groups that wait for another run."""
+    """What a batching level knows of its lanes."""
+
+    call: Any = None  # the vmap call that this run belongs to
+    lanes: Tensor | None = None  # which lanes of the call these are; None: all, in order
+    first: Any = None  # the level that this run began with, for a successor
+    kept: Tensor | None = None  # for a successor: which lanes of its predecessor are left
+    newest: Any  # of `Level`
+    successor: Any
+    alive: bool
+    divergence = "split"
+    asked = 0  # questions so far, counted on the first level
+    prefix = 0  # so many questions were answered by an earlier run already
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.active: list[int] | None = None  # None: all
-        self.queue: list[list[int]] = []
-        self.splits: list[str] = []
-        self.divergence = "split"
+        self.queue: list[Waiting] = []
 
     def active_lanes(self) -> Sequence[int]:
         """Indices of the lanes that this run is for."""
-        return range(self.size) if self.active is None else self.active
+        return range(self.size)
+
+    def root(self) -> Any:
+        """The level that this run began with."""
+        return self if self.first is None else self.first
+
+    def place_of(self, newer: Any) -> Tensor:
+        """Which lanes of this level are those of a successor."""
+        level = self.successor
+        places = level.kept
+        while level is not newer:
+            level = level.successor
+            places = places[level.kept]
+        return places
 
     def choose(self, keys: Sequence[Hashable]) -> int:
-        """Go on with the largest group of active lanes with equal keys; the index of its first lane is returned."""
+        """Go on with the largest group of lanes with equal keys; the index of its first lane is returned."""
+        if self.successor is not None:
+            newest = self.newest()
+            places = self.place_of(newest).tolist()
+            return places[newest.choose([keys[k] for k in places])]
+        self.root().asked += 1
         groups: dict[Hashable, list[int]] = {}
-        lanes = self.active_lanes()
-        for lane in lanes:
-            key = keys[lane]
+        for lane, key in enumerate(keys):
             groups.setdefault(key if key == key else _NAN, []).append(lane)
         if len(groups) == 1:
-            return lanes[0]
+            return 0
+        with plainly():
+            parts = [torch.tensor(lanes) for lanes in groups.values()]
+        return self.split(parts)
+
+    def split(self, groups: list[Tensor]) -> int:
+        """Go on with the largest of several groups of lanes; the others wait. The first lane that goes on is returned."""
         where = source_line()
         if self.divergence == "error":
             msg = (
@@ -50,21 +104,95 @@ class Lanes:
                 "Use torch.where, or divergence='split'."
             )
             raise DivergenceError(msg)
-        best = max(groups.values(), key=len)
-        self.queue += [group for group in groups.values() if group is not best]
-        self.active = best
-        self.splits.append(where)
-        return best[0]
+        if len(groups) == self.size > FEW and where not in _SAID:
+            _SAID.add(where)
+            warnings.warn(
+                f"slow fallback: at {where} each of {self.size} lanes needs a way of its own, which is a loop over lanes",
+                SlowFallback,
+                stacklevel=2,
+            )
+        best = max(range(len(groups)), key=lambda k: len(groups[k]))
+        root = self.root()
+        repeats = None if self.call is None else self.call.repeating()
+        draws = [] if repeats is None else list(repeats.recorded)
+        with plainly():
+            for k, lanes in enumerate(groups):
+                if k != best:
+                    self.queue.append(Waiting(self.numbers(lanes), root.asked, draws, repeats))
+            first = int(groups[best][0])
+            sizes = (len(groups[best]), *[len(g) for k, g in enumerate(groups) if k != best])
+            if self.call is not None:
+                self.call.note_split(Split(where, sizes))
+            self.leave(groups[best])
+        return first
+
+    def numbers(self, lanes: Tensor) -> Tensor:
+        """How lanes of this level are counted in the call."""
+        return lanes if self.lanes is None else self.lanes[lanes]
+
+    def leave(self, kept: Tensor) -> None:
+        """Let all lanes but `kept` leave: a successor goes on in this level's place."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.size, made.kept, made.lanes, made.first = len(kept), kept, self.numbers(kept), self.root()
+        self.successor, self.alive = made, False
+        THREAD.levels[:] = [made if level is self else level for level in THREAD.levels]
 
     def agree(self, payload: Tensor, empty: Any = None) -> Any:
         """The Python value of a mapped payload in the group of lanes that goes on; `empty` where there are no lanes."""
-        values = python_value(payload)
         if self.size == 0:
             if empty is not None:
                 return empty
             msg = "vmap: a Python value was asked of a mapped tensor, but there are no lanes (in_dims of size 0)"
             raise DivergenceError(msg)
+        if type(payload) is Tensor and payload.dim() == 1 and THREAD.reader is None:
+            return self.agree_on_numbers(payload)
+        values = python_value(payload)
         return values[self.choose([_freeze(v) for v in values])]
+
+    def agree_on_numbers(self, payload: Tensor) -> Any:
+        """As `agree`, for a plain payload with one number for each lane."""
+        if self.successor is not None:
+            newest = self.newest()
+            with plainly():
+                payload = payload.index_select(0, self.place_of(newest).to(payload.device))
+            return newest.agree_on_numbers(payload)
+        with plainly():
+            if self.size == 1:
+                self.root().asked += 1
+                return payload.item()
+            codes = payload.detach()
+            if codes.is_complex() or not bool((codes == codes).all()):
+                values = payload.tolist()
+                groups = None
+            else:
+                values = None
+                if bool((codes == codes[0]).all()):
+                    self.root().asked += 1
+                    return codes[0].item()
+                _, code, counts = torch.unique(codes, return_inverse=True, return_counts=True)
+                groups = list(torch.argsort(code, stable=True).cpu().split(counts.tolist()))
+        if groups is None:
+            return values[self.choose([_freeze(v) for v in values])]
+        self.root().asked += 1
+        lane = self.split(groups)
+        with plainly():
+            return payload[lane].item()
+
+
+class plainly:  # noqa: N801  (used as a keyword: `with plainly():`)
+    """Plain tensors only are worked on: no level, and no recording."""
+
+    __slots__ = ("dispatch", "grad")
+
+    def __enter__(self) -> None:
+        self.dispatch, self.grad = NoDispatch(), BelowAutograd()
+        self.dispatch.__enter__()
+        self.grad.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.grad.__exit__(*error)
+        self.dispatch.__exit__(*error)
 
 
 def lane_values(payload: Tensor, size: int) -> list[Any]:
@@ -77,6 +205,8 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_freeze(v) for v in value)
     if isinstance(value, float) and math.isnan(value):
+        return _NAN
+    if isinstance(value, complex) and value != value:
         return _NAN
     return value
 

@@ -13,12 +13,12 @@ import torch
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
-from ..core.level import Level, autograd_on, is_grad_enabled, lazy_bits_on
+from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import Traced, copy_lazy_bits, wrap_like
-from ..ops.table import ENTRIES, Entry, entry
+from ..ops.table import Entry, entry
 from .failing import go_on_without_failing
 from .lanes import Lanes, inspect_value
 from .settle import settle_all
@@ -110,8 +110,7 @@ class BatchLevel(Level, Lanes):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.successor is not None:
             return self.newest().__torch_dispatch__(func, types, args, kwargs)
-        lazy_bits_on()
-        e = ENTRIES.get(func) or entry(func)
+        e = getattr(func, "_pushforward", None) or entry(func)
         try:
             if e.pointwise and not kwargs:
                 out = self.pointwise(e.call, args)
@@ -137,6 +136,8 @@ class BatchLevel(Level, Lanes):
                     return None
                 if rank < 0:
                     rank, dtype = p.dim(), p.dtype
+                    if dtype.is_complex:
+                        return None
                 elif p.dim() != rank or p.dtype is not dtype:
                     return None
                 values.append(p)
@@ -159,6 +160,9 @@ class BatchLevel(Level, Lanes):
         values: list[Any] = []
         flags: list[Any] = []
         mine = mapped = grad = False
+        if self.complex or e.complex or any_complex(args):
+            self.complex = True
+            lazy_bits_on()
         for a in args:
             if type(a) is Batched and a._level is self:
                 mine = True
@@ -278,7 +282,7 @@ class BatchLevel(Level, Lanes):
             if e.is_view and mine:
                 rest = tuple(values[1:]) if e.strided else args[1:]
                 return self.wrap_view(args[0], (func, rest, kwargs, None), out, mapped)
-            return wrap(self, out.resolve_conj(), mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
+            return wrap(self, out.resolve_conj() if self.complex else out, mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
         return self.wrap_many(e, func, args, kwargs, out, mapped, mine)
 
     def rule_for(self, e: Entry) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,19 +24,26 @@ from .seeds import lane_generator
 Tensor = torch.Tensor
 # How much of the generator these use depends on the data, so their draws are kept for further runs.
 BY_VALUE = frozenset({"poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "multinomial"})
-ELEMENTWISE = frozenset({"_standard_gamma", "_sample_dirichlet", "poisson", "binomial"})
+
+
+class Sized(NamedTuple):
+    """What a batching rule of a draw is told of its lanes."""
+
+    size: int
 
 
 def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, mapped: bool) -> tuple[Any, bool]:
     """The result of a random operator, and whether it is mapped."""
     refuse(level, func)
+    kind = e.row.kind if e.row is not None else None
+    shape = kind.draws if isinstance(kind, Random) else "loop"
     if level.randomness == "same":
         keep_state(level, values, kwargs)
+        if mapped and shape == "like" and level.size:
+            values, mapped = one(values, flags, 0), False
         if not mapped:
             return func(*values, **kwargs), False
         return same_for_all(func, level, values, flags, kwargs), True
-    kind = e.row.kind if e.row is not None else None
-    shape = kind.draws if isinstance(kind, Random) else "elementwise" if e.name in ELEMENTWISE else "loop"
     k = size_position(func)
     if shape == "size" and not mapped and k is not None and k < len(values):
 
@@ -45,17 +52,19 @@ def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, 
             values[k] = [size, *values[k]]
             return func(*values, **kwargs)
 
-    elif shape == "elementwise":
+    elif shape in ("elementwise", "like"):
 
         def compute(size: int, values: Any) -> Any:
             return func(*stretched(size, values, flags), **kwargs)
 
     else:
         rule = e.rule("batch")
-        if rule is not None and mapped:
-            keep_state(level, values, kwargs)
-            return rule(func, level, values, flags, kwargs), True
         compute = looped(func, flags, kwargs)
+        if rule is not None:
+
+            def compute(size: int, values: Any) -> Any:
+                return rule(func, Sized(size), values, flags, kwargs)
+
     return for_all_lanes(level, e, func, compute, values, flags, kwargs), True
 
 
@@ -124,9 +133,10 @@ def for_all_lanes(
     if repeats.seed is not None and explicit is None:
         return seeded(level, repeats, func, values, flags, kwargs)
     name = e.functional_name() if e.writes or e.out_names else e.name
+    generator = explicit or default_generator(device_of(values, kwargs))
     if name in BY_VALUE:
-        return repeats.replayed(level, lambda: compute(level.size, values))
-    repeats.keep_state(explicit or default_generator(device_of(values, kwargs)))
+        return repeats.replayed(level, generator, lambda: compute(level.size, values))
+    repeats.keep_state(generator)
     places = repeats.places(level)
     if places is None:
         return compute(level.size, values)

@@ -1,4 +1,4 @@
-"""`vmap`: a function of one example, run for a batch of them."""
+"""`vmap`: a function of one example, run for a batch of them. The arguments are read here; `batch.work` runs the lanes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..core.level import user_stopped_gradient
 from ..core.opaque import opaque
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
-from .level import Batched, BatchLevel, wrap_input
+from .ragged import Rows, lists_as_ragged, padded, with_ragged
+from .work import Settings, describe, name_of, run
 
 Tensor = torch.Tensor
 _RANDOMNESS = ("error", "different", "same")
@@ -28,6 +29,9 @@ def vmap(
     randomness: str = "error",
     *,
     chunk_size: int | None = None,
+    divergence: str = "split",
+    ragged: str = "group",
+    seed: int | None = None,
 ) -> Callable[..., Any]:
     """Vectorising map: `vmap(func)(xs)` is the stack of `func(x)` for each x of `xs`, computed at once.
 
@@ -38,12 +42,23 @@ def vmap(
         out_dims: where the mapped dimension goes in each output; an int or a pytree that matches the output.
         randomness: "error" refuses random operators, "same" draws once for all lanes, "different" once per lane.
         chunk_size: at most so many lanes at a time; None for all at once.
+        divergence: where Python needs one answer and the lanes differ (`if`, `.item()`, shapes that depend on data): "split" runs
+            each group of lanes that agree on its own, "error" refuses.
+        ragged: how lanes of different sizes (`pf.ragged`, jagged nested tensors, a list of tensors) are run: "group" runs those
+            of one size together and is exact; "pad" runs all at once, filled up to the largest size, and gives the function
+            a bool tensor as its keyword argument `mask` if it has one.
+        seed: an int gives lane i draws of its own, those of `pf.lane_generator(seed, i)`, whatever the batch and chunk sizes;
+            `randomness` is then "different".
 
     Returns:
-        A function with the mapped dimension in its inputs and outputs. Keyword arguments are mapped over dim 0.
+        A function with the mapped dimension in its inputs and outputs. Keyword arguments are mapped over dim 0. An output whose
+        shape differs between lanes comes back as a `pf.Ragged`.
 
     Raises:
         ArgumentError: `in_dims`, `out_dims` or the sizes of the mapped dimensions do not fit; the message names the argument.
+        DivergenceError: under `divergence="error"`, where lanes disagree.
+
+    An error raised by the function for some lanes only names these lanes in a note.
 
     Example:
         >>> import torch, pushforward as pf
@@ -58,25 +73,48 @@ def vmap(
         msg = f"vmap: chunk_size is {chunk_size!r}; it must be None or a positive int"
         raise ArgumentError(msg)
 
+    if divergence not in ("split", "error"):
+        msg = f"vmap: divergence is {divergence!r}; it must be 'split' or 'error'"
+        raise ArgumentError(msg)
+    if ragged not in ("group", "pad"):
+        msg = f"vmap: ragged is {ragged!r}; it must be 'group' or 'pad'"
+        raise ArgumentError(msg)
+    if seed is not None:
+        if randomness == "same":
+            msg = "vmap: a seed gives each lane draws of its own; with randomness='same', seed the one generator by torch.manual_seed"
+            raise ArgumentError(msg)
+        randomness = "different"
+    settings = Settings(func, out_dims, randomness, chunk_size, divergence, seed)
+
     @opaque
     @functools.wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
-        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
-        call = Call(func, leaves, spec, dims, out_dims, randomness)
-        stop = user_stopped_gradient()
-        if chunk_size is None or chunk_size >= size:
-            out = call.run(size, None)
-        else:
-            out = call.run_chunks(size, chunk_size)
-        return tree.map_leaves(lambda o: stopped(o) if isinstance(o, Tensor) else o, out) if stop else out
+        leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)
+        out = run(settings, leaves, spec, dims, size)
+        if user_stopped_gradient():
+            return tree.map_leaves(lambda o: stopped(o) if isinstance(o, Tensor) else o, out)
+        return out
 
     return mapped
 
 
-def name_of(func: Any) -> str:
-    """The user's name for a function, for messages."""
-    return getattr(func, "__name__", None) or type(func).__name__
+def read_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any, policy: str) -> tuple[list[Any], Any, list[Any], int]:
+    """Leaves, structure, mapped dimensions and batch size; lanes of different sizes are looked for where they can be."""
+    if any(type(a) is not Tensor for a in args) or kwargs:
+        args, kwargs = with_ragged(args, kwargs)
+    leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
+    try:
+        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
+    except ArgumentError:
+        lists = lists_as_ragged(args, in_dims)
+        if lists is None:
+            raise
+        args = lists
+        leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
+        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
+    if policy == "pad" and any(type(leaf) is Rows for leaf in leaves):
+        leaves, spec, dims = padded(func, leaves, spec, dims)
+    return leaves, spec, dims, size
 
 
 def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[Any], Any, list[int | None]]:
@@ -107,6 +145,13 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
         msg = f"vmap({name_of(func)})(<inputs>): there is nothing to map over; no inputs were given"
         raise ArgumentError(msg)
     for k, (leaf, d) in enumerate(zip(leaves, dims, strict=True)):
+        if type(leaf) is Rows:
+            if d not in (0, None):
+                msg = f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): {input_path(args, kwargs, k)} is ragged; its in_dim must be 0 or None"
+                raise ArgumentError(msg)
+            if d is None:
+                leaves[k] = leaf.ragged
+            continue
         if d is None:
             continue
         if not isinstance(leaf, Tensor):
@@ -125,11 +170,6 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
     return leaves, spec, dims
 
 
-def describe(value: Any) -> str:
-    """A short word for the structure of a pytree."""
-    return str(tree.flat(value)[1]) if not isinstance(value, (int, type(None))) else repr(value)
-
-
 def input_path(args: Any, kwargs: Any, k: int) -> str:
     """How the user would write the k-th leaf."""
     return (tree.paths(args, "args") + tree.paths(kwargs, "kwargs"))[k]
@@ -140,7 +180,7 @@ def batch_size(func: Any, in_dims: Any, args: Any, kwargs: Any, leaves: list[Any
     size = None
     for leaf, d in zip(leaves, dims, strict=True):
         if d is not None:
-            n = leaf.shape[d]
+            n = leaf.shape[d] if isinstance(leaf, Tensor) else len(leaf)
             if size is None:
                 size = n
             elif n != size:
@@ -158,125 +198,14 @@ def sizes_differ(func: Any, in_dims: Any, args: Any, kwargs: Any, leaves: list[A
     rows = []
     for k, (leaf, d) in enumerate(zip(leaves, dims, strict=True)):
         if d is not None:
-            rows.append(f"  {input_path(args, kwargs, k)}: shape {list(leaf.shape)}, mapped over dim {d}, size {leaf.shape[d]}")
+            path = input_path(args, kwargs, k)
+            rows.append(
+                f"  {path}: ragged, {len(leaf)} lanes"
+                if type(leaf) is Rows
+                else f"  {path}: shape {list(leaf.shape)}, mapped over dim {d}, size {leaf.shape[d]}"
+            )
     listing = "\n".join(rows)
     return ArgumentError(
         f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): the mapped dimensions have different sizes\n{listing}\n"
         "Map over dimensions of one size, or say None for inputs that all lanes share."
     )
-
-
-class Call:
-    """One call of a mapped function: a work list of lanes, each entry one run."""
-
-    def __init__(self, func: Any, leaves: list[Any], spec: Any, dims: list[Any], out_dims: Any, randomness: str) -> None:
-        self.func, self.leaves, self.spec, self.dims = func, leaves, spec, dims
-        self.out_dims, self.randomness = out_dims, randomness
-
-    def payloads(self) -> list[Any]:
-        """The inputs, the mapped dimension in front."""
-        return [
-            leaf if d is None or d == 0 else leaf.movedim(d, 0) for leaf, d in zip(self.leaves, self.dims, strict=True)
-        ]
-
-    def run(self, size: int, part: slice | None) -> Any:
-        """Run all lanes (or a part of them) and put the results together."""
-        payloads = self.payloads()
-        if part is not None:
-            payloads = [p if d is None else p[part] for p, d in zip(payloads, self.dims, strict=True)]
-        level = BatchLevel(size, self.randomness)
-        flat, spec = self.run_level(level, payloads)
-        if not level.queue and level.active is None:
-            moved = [self.place(level, o, m) for o, m in flat]
-            return self.finish(moved, spec, size)
-        from .work import run_groups
-
-        return run_groups(self, size, payloads, level, flat, spec)
-
-    def run_level(self, level: BatchLevel, payloads: list[Any]) -> tuple[list[Any], Any]:
-        """One run: every output leaf comes back as (payload, mapped)."""
-        dims = self.dims
-        level.start()
-        try:
-            inputs = [p if d is None else wrap_input(level, p) for p, d in zip(payloads, dims, strict=True)]
-            if self.spec is None:
-                out = self.func(*inputs)
-            else:
-                args, kwargs = tree.unflatten(inputs, self.spec)
-                out = self.func(*args, **kwargs)
-            if type(out) is Batched or type(out) is Tensor:
-                outs, spec = [out], None
-            else:
-                outs, spec = tree.flat(out)
-            return [taken_out(level, o) for o in outs], spec
-        finally:
-            level.stop()
-
-    def place(self, level: BatchLevel, o: Any, m: bool | None) -> Any:
-        """An output with the mapped dimension in front, for every tensor."""
-        if m is None or m:
-            return o
-        return o.unsqueeze(0).expand(level.size, *o.shape)
-
-    def finish(self, outs: list[Any], spec: Any, size: int) -> Any:
-        """Move the mapped dimension to `out_dims` and put the outputs together."""
-        del size
-        out_dims = self.out_dims
-        if spec is None:
-            o = outs[0]
-            if type(out_dims) is not int:
-                out_dims = self.spread_out_dims(o, [o])[0]
-            return self.moved(o, out_dims)
-        value = tree.unflatten(outs, spec)
-        dims = [out_dims] * len(outs) if type(out_dims) is int else self.spread_out_dims(value, outs)
-        if all(d == 0 for d in dims):
-            return value
-        return tree.unflatten([self.moved(o, d) for o, d in zip(outs, dims, strict=True)], spec)
-
-    def moved(self, o: Any, d: Any) -> Any:
-        if not isinstance(o, Tensor):
-            return o
-        if d is None:
-            return o[0] if o.shape[0] else o
-        if d == 0:
-            return o
-        if not -o.dim() <= d < o.dim():
-            msg = f"vmap({name_of(self.func)}, out_dims={self.out_dims!r}): out_dim {d} is out of range for an output of shape {list(o.shape[1:])} per lane"
-            raise ArgumentError(msg)
-        return o.movedim(0, d)
-
-    def spread_out_dims(self, value: Any, outs: list[Any]) -> list[Any]:
-        """One out_dim for each output leaf."""
-        dims = self.out_dims
-        if isinstance(dims, (tuple, list)) and len(outs) == 1 and len(dims) == 1 and isinstance(value, Tensor):
-            return [dims[0]]
-        spread = tree.broadcast_prefix(dims, value, is_leaf=lambda d: d is None or isinstance(d, int))
-        if spread is None:
-            msg = (
-                f"vmap({name_of(self.func)}, out_dims={dims!r}): out_dims does not match the structure of the output; it has "
-                f"{describe(dims)}, the output has {describe(value)}"
-            )
-            raise ArgumentError(msg)
-        return spread
-
-    def run_chunks(self, size: int, chunk: int) -> Any:
-        """Run the lanes chunk by chunk and join the outputs."""
-        self_dims, self.out_dims = self.out_dims, 0
-        parts = []
-        spec = None
-        try:
-            for start in range(0, size, chunk):
-                stop = min(start + chunk, size)
-                leaves, spec = tree.flat(self.run(stop - start, slice(start, stop)))
-                parts.append(leaves)
-        finally:
-            self.out_dims = self_dims
-        outs = [torch.cat(column) if isinstance(column[0], Tensor) else column[0] for column in zip(*parts, strict=True)]
-        return self.finish(outs, spec, size)
-
-
-def taken_out(level: BatchLevel, o: Any) -> tuple[Any, bool | None]:
-    """An output leaf as (payload, mapped); mapped is None for what is no tensor."""
-    if type(o) is Batched and o._level is level:
-        return o._payload, o._mapped
-    return (o, False) if isinstance(o, Tensor) else (o, None)

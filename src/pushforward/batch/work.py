@@ -1,56 +1,363 @@
-"""The work list: groups of lanes that left the first run get runs of their own, and results go back in lane order."""
+"""The runs of a call of `vmap`: one for all lanes, and more where lanes disagree, have different sizes, or come in chunks.
+
+A run is one call of the function for some lanes. Lanes that leave a run wait for one of their own; results go back in lane order.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from .level import BatchLevel
+from ..core import tree
+from ..core.errors import ArgumentError
+from .lanes import Split, Waiting, plainly
+from .level import Batched, BatchLevel, wrap_input
+from .ragged import Ragged, Rows
+from .repeat import Repeats
+from .report import CallReport, reports
+from .settle import settle, stale
 
 Tensor = torch.Tensor
 
 
-def run_groups(call: Any, size: int, payloads: list[Any], level: BatchLevel, flat: list[Any], spec: Any) -> Any:
-    """Run what is queued after a first run of all lanes, and put every lane's result at its place."""
-    done: list[tuple[list[int], list[Any]]] = [(list(level.active_lanes()), rows_of(call, level, flat))]
-    pending = [list(group) for group in level.queue]
-    while pending:
-        lanes = pending.pop(0)
-        index = torch.tensor(lanes)
-        part = [
-            p if d is None else p.index_select(0, index.to(p.device)) for p, d in zip(payloads, call.dims, strict=True)
+class Settings(NamedTuple):
+    """What was said to `vmap`."""
+
+    func: Any
+    out_dims: Any
+    randomness: str
+    chunk_size: int | None
+    divergence: str
+    seed: int | None
+
+
+def name_of(func: Any) -> str:
+    """The user's name for a function, for messages."""
+    return getattr(func, "__name__", None) or type(func).__name__
+
+
+def describe(value: Any) -> str:
+    """A short word for the structure of a pytree."""
+    return str(tree.flat(value)[1]) if not isinstance(value, (int, type(None))) else repr(value)
+
+
+def run(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> Any:
+    """Run all lanes and put the results together."""
+    call = Call(settings, leaves, spec, dims, size)
+    groups = first_groups(call)
+    if groups is not None:
+        return run_groups(call, groups)
+    level = BatchLevel(size, settings.randomness)
+    flat, out_spec = call.run_level(level, call.payloads)
+    if level.successor is None and not reports():
+        return finish(settings, [placed(size, o, m) for o, m in flat], out_spec)
+    return run_groups(call, [], (level, flat, out_spec))
+
+
+def first_groups(call: Call) -> list[Tensor] | None:
+    """The lanes of each run to begin with: those of one size, at most `chunk_size` at a time; None: all in one."""
+    ragged = [p for p in call.payloads if type(p) is Rows]
+    chunk = call.settings.chunk_size
+    if not ragged and (chunk is None or chunk >= call.size):
+        return None
+    by_shape: dict[Any, list[int]] = {}
+    for lane in range(call.size if ragged else 0):
+        by_shape.setdefault(tuple(tuple(rows[lane].shape) for rows in ragged), []).append(lane)
+    with plainly():
+        groups = [torch.tensor(lanes) for lanes in by_shape.values()] if ragged else [torch.arange(call.size)]
+        if chunk is not None:
+            groups = [part for group in groups for part in group.split(chunk)]
+    return groups
+
+
+class Call:
+    """One call of a mapped function."""
+
+    def __init__(self, settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> None:
+        self.settings, self.spec, self.dims, self.size = settings, spec, dims, size
+        self.payloads = [
+            leaf if d is None or d == 0 else leaf.movedim(d, 0) for leaf, d in zip(leaves, dims, strict=True)
         ]
-        level = BatchLevel(len(lanes), call.randomness)
-        flat, spec = call.run_level(level, part)
-        done.append(([lanes[i] for i in level.active_lanes()], rows_of(call, level, flat)))
-        pending += [[lanes[i] for i in group] for group in level.queue]
-    order = torch.argsort(torch.tensor([lane for lanes, _ in done for lane in lanes]))
-    outs = []
-    for column in zip(*[rows for _, rows in done], strict=True):
-        outs.append(joined(column, [len(lanes) for lanes, _ in done], order))
-    return call.finish(outs, spec, size)
+        self.repeats: Repeats | None = None  # made when something must be the same in every run: draws, warnings
+        self.writes: dict[int, Any] | None = None  # inputs that were written into: their values before
+        self.report: CallReport | None = None
+        self.inputs: list[Any] = []  # of the run that is going on
+
+    @property
+    def func(self) -> Any:
+        """The function."""
+        return self.settings.func
+
+    def run_level(self, level: BatchLevel, payloads: list[Any]) -> tuple[list[Any], Any]:
+        """One run: every output leaf comes back as (payload, mapped)."""
+        level.call = self
+        if self.settings.divergence != "split":
+            level.divergence = self.settings.divergence
+        level.start()
+        try:
+            inputs = [p if d is None else wrap_input(level, p) for p, d in zip(payloads, self.dims, strict=True)]
+            self.inputs = inputs
+            if self.spec is None:
+                out = self.settings.func(*inputs)
+            else:
+                args, kwargs = tree.unflatten(inputs, self.spec)
+                out = self.settings.func(*args, **kwargs)
+            if type(out) is Batched or type(out) is Tensor:
+                outs, spec = [out], None
+            else:
+                outs, spec = tree.flat(out)
+        except Exception as error:
+            self.name_lanes(level, error)
+            raise
+        finally:
+            level.stop()
+            self.inputs = []  # they know their level, which knows this call
+        if self.writes:
+            self.write_back(level, inputs)
+        return [taken_out(level, o) for o in outs], spec
+
+    def name_lanes(self, level: BatchLevel, error: Exception) -> None:
+        """Say for which lanes an error was raised, if not for all."""
+        level = level.newest()
+        if level.lanes is None or len(level.lanes) == self.size:
+            return
+        lanes = level.lanes.tolist()
+        listing = ", ".join(map(str, lanes[:8])) + (f", … ({len(lanes)} lanes)" if len(lanes) > 8 else "")
+        error.add_note(f"vmap({name_of(self.func)}): raised for {'lane' if len(lanes) == 1 else 'lanes'} {listing} of {self.size}")
+
+    def part(self, lanes: Tensor) -> list[Any]:
+        """The inputs of some lanes, as they were before any run."""
+        out = []
+        for k, (p, d) in enumerate(zip(self.payloads, self.dims, strict=True)):
+            if d is None:
+                out.append(p)
+                continue
+            if self.writes is not None:
+                p = self.writes.get(k, p)
+            if type(p) is Rows:
+                out.append(torch.stack([p[i] for i in lanes.tolist()]))
+            elif consecutive(lanes):
+                out.append(p[int(lanes[0]) : int(lanes[-1]) + 1])
+            else:
+                out.append(p.index_select(0, lanes.to(p.device)))
+        return out
+
+    def before_write(self, level: Any, target: Any) -> None:
+        """Keep what an input was before it is written into: another run may need it."""
+        cell = target._cell
+        root = target._payload if cell is None else cell.root[0]
+        del level
+        for k, value in enumerate(self.inputs):
+            if self.dims[k] is None or (self.writes is not None and k in self.writes):
+                continue
+            own = value._payload if value._cell is None else value._cell.root[0]
+            if own is root:
+                self.writes = {} if self.writes is None else self.writes
+                p = self.payloads[k]
+                self.writes[k] = Rows([row.clone() for row in p.rows], p.ragged) if type(p) is Rows else p.clone()
+
+    def write_back(self, level: Any, inputs: list[Any]) -> None:
+        """Give the caller's tensors what a run wrote into their lanes."""
+        lanes = lanes_of(level.newest(), self.size)
+        for k in self.writes or ():
+            value, target = inputs[k], self.payloads[k]
+            if value._payload is target:
+                continue
+            if stale(value):
+                settle(value)
+            payload = value._payload
+            if type(target) is Rows:
+                for i, lane in enumerate(lanes.tolist()):
+                    target[lane].copy_(payload[i])
+            else:
+                target.index_copy_(0, lanes.to(target.device), payload)
+
+    def note_split(self, split: Split) -> None:
+        """Keep what the report will say; from now on warnings of this run are remembered."""
+        self.repeating().watch_warnings()
+        if self.report is None and reports():
+            self.report = CallReport(name_of(self.func), self.size)
+        if self.report is not None:
+            self.report.splits.append(split)
+
+    def repeating(self) -> Repeats:
+        """What must be the same in every run."""
+        if self.repeats is None:
+            self.repeats = Repeats(self.settings.seed, self.size)
+        return self.repeats
+
+    def begin(self, level: Any, waiting: Waiting) -> None:
+        """A run of some lanes begins: the first of its lanes, or one of lanes that have left an earlier run."""
+        if waiting.repeats is None:
+            self.finish_repeats()
+            self.repeats = Repeats(self.settings.seed, len(waiting.lanes), waiting.lanes)
+            self.repeats.level = level
+        else:
+            waiting.repeats.begin(level, waiting)
+
+    def finish_repeats(self) -> None:
+        """No more runs of the lanes of this first run."""
+        if self.repeats is not None:
+            self.repeats.end()
 
 
-def rows_of(call: Any, level: BatchLevel, flat: list[Any]) -> list[Any]:
-    """The results of a run for its active lanes."""
-    out = []
-    for o, m in flat:
-        value = call.place(level, o, m)
-        if isinstance(value, Tensor) and level.active is not None:
-            value = value.index_select(0, torch.tensor(level.active, device=value.device))
-        out.append(value)
-    return out
+def lanes_of(level: Any, size: int) -> Tensor:
+    """Which lanes of the call those of a level are."""
+    with plainly():
+        return torch.arange(size) if level.lanes is None else level.lanes
 
 
-def joined(column: Any, counts: list[int], order: Tensor) -> Any:
-    """One output of all runs, in lane order."""
+def consecutive(lanes: Tensor) -> bool:
+    """Whether lanes are a slice."""
+    n = len(lanes)
+    return n > 0 and int(lanes[-1]) - int(lanes[0]) == n - 1 and bool((lanes[1:] > lanes[:-1]).all())
+
+
+class Done(NamedTuple):
+    """A run that has ended: its lanes, their results (stacked), and the structure of these."""
+
+    lanes: Tensor
+    rows: list[Any]
+    spec: Any
+
+
+def run_groups(call: Call, groups: list[Tensor], first: Any = None) -> Any:
+    """Run group by group, and the lanes that leave runs, until every lane has its result."""
+    done: list[Done] = []
+    pending = [Waiting(group) for group in groups]
+    runs: list[int] = []
+
+    def ended(level: Any, flat: list[Any], spec: Any) -> None:
+        newest = level.newest()
+        lanes = lanes_of(newest, call.size)
+        done.append(Done(lanes, [placed(newest.size, o, m) for o, m in flat], spec))
+        runs.append(level.size)
+        pending[:0] = level.queue
+        while level is not None:  # levels of one run know each other; values that escaped need not keep the call alive
+            level.call, level.first, level = None, None, level.successor
+
+    try:
+        if first is not None:
+            ended(*first)
+        while pending:
+            waiting = pending.pop(0)
+            level = BatchLevel(len(waiting.lanes), call.settings.randomness)
+            level.lanes, level.prefix = waiting.lanes, waiting.asked
+            call.begin(level, waiting)
+            ended(level, *call.run_level(level, call.part(waiting.lanes)))
+    finally:
+        call.finish_repeats()
+    if reports():
+        report = call.report or CallReport(name_of(call.func), call.size)
+        report.runs, report.groups = runs, [len(d.lanes) for d in done]
+        reports()[-1].add(report)
+    return joined(call, done)
+
+
+def joined(call: Call, done: list[Done]) -> Any:
+    """The results of all runs in lane order."""
+    spec = done[0].spec
+    for d in done[1:]:
+        if d.spec != spec:
+            msg = (
+                f"vmap({name_of(call.func)}): the lanes returned different structures: lane {int(done[0].lanes[0])} returned "
+                f"{spec or 'a tensor'}, lane {int(d.lanes[0])} returned {d.spec or 'a tensor'}"
+            )
+            raise ArgumentError(msg)
+    with plainly():
+        lanes = torch.cat([d.lanes for d in done])
+        order = torch.argsort(lanes)
+        if bool((order[1:] > order[:-1]).all()):
+            order = None
+    counts = [len(d.lanes) for d in done]
+    outs = [in_order(column, counts, lanes, order) for column in zip(*[d.rows for d in done], strict=True)]
+    return finish(call.settings, outs, spec)
+
+
+def in_order(column: Any, counts: list[int], lanes: Tensor, order: Tensor | None) -> Any:
+    """One output of all runs in lane order: stacked if the shapes agree, else ragged; numbers that differ become a tensor."""
     if isinstance(column[0], Tensor):
-        return torch.cat(column).index_select(0, order.to(column[0].device))
+        if all(c.shape[1:] == column[0].shape[1:] for c in column):
+            whole = torch.cat(column) if len(column) > 1 else column[0]
+            return whole if order is None else whole.index_select(0, order.to(whole.device))
+        rows = [row for c in column for row in c.unbind(0)]
+        return Ragged(rows if order is None else [rows[k] for k in order.tolist()])
     if all(type(v) is type(column[0]) and v == column[0] for v in column):
         return column[0]
     spread = [v for v, n in zip(column, counts, strict=True) for _ in range(n)]
-    values = [spread[k] for k in order.tolist()]
+    values = spread if order is None else [spread[k] for k in order.tolist()]
+    del lanes
     if all(isinstance(v, (bool, int, float, complex)) for v in values):
         return torch.tensor(values)
     return values
+
+
+def taken_out(level: BatchLevel, o: Any) -> tuple[Any, bool | None]:
+    """An output leaf as (payload, mapped); mapped is None for what is no tensor."""
+    if type(o) is Batched:
+        if stale(o) and o._level.newest() is level.newest():
+            settle(o)
+        if o._level is level.newest():
+            return o._payload, o._mapped
+    return (o, False) if isinstance(o, Tensor) else (o, None)
+
+
+def placed(size: int, o: Any, m: bool | None) -> Any:
+    """An output with the mapped dimension in front, for every tensor."""
+    if m is None or m:
+        return o
+    return o.unsqueeze(0).expand(size, *o.shape)
+
+
+def finish(settings: Settings, outs: list[Any], spec: Any) -> Any:
+    """Move the mapped dimension to `out_dims` and put the outputs together."""
+    out_dims = settings.out_dims
+    if spec is None:
+        o = outs[0]
+        if type(out_dims) is not int:
+            out_dims = spread_out_dims(settings, o, [o])[0]
+        return moved(settings, o, out_dims)
+    value = tree.unflatten(outs, spec)
+    if type(out_dims) is int:
+        dims = [out_dims] * len(outs)
+    else:
+        dims = spread_out_dims(settings, tree.unflatten([None if isinstance(o, Ragged) else o for o in outs], spec), outs)
+    if all(d == 0 for d in dims):
+        return value
+    return tree.unflatten([moved(settings, o, d) for o, d in zip(outs, dims, strict=True)], spec)
+
+
+def moved(settings: Settings, o: Any, d: Any) -> Any:
+    """One output with the mapped dimension at `d`."""
+    if isinstance(o, Ragged) and d != 0:
+        msg = f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): an output differs in shape between lanes, so its out_dim must be 0"
+        raise ArgumentError(msg)
+    if not isinstance(o, Tensor):
+        return o
+    if d is None:
+        return o[0] if o.shape[0] else o
+    if d == 0:
+        return o
+    if not -o.dim() <= d < o.dim():
+        msg = (
+            f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): out_dim {d} is out of range for an output of shape "
+            f"{list(o.shape[1:])} per lane"
+        )
+        raise ArgumentError(msg)
+    return o.movedim(0, d)
+
+
+def spread_out_dims(settings: Settings, value: Any, outs: list[Any]) -> list[Any]:
+    """One out_dim for each output leaf."""
+    dims = settings.out_dims
+    if isinstance(dims, (tuple, list)) and len(outs) == 1 and len(dims) == 1 and isinstance(value, Tensor):
+        return [dims[0]]
+    spread = tree.broadcast_prefix(dims, value, is_leaf=lambda d: d is None or isinstance(d, int))
+    if spread is None:
+        msg = (
+            f"vmap({name_of(settings.func)}, out_dims={dims!r}): out_dims does not match the structure of the output; it has "
+            f"{describe(dims)}, the output has {describe(value)}"
+        )
+        raise ArgumentError(msg)
+    return spread

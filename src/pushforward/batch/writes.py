@@ -21,6 +21,10 @@ def write(
 
     targets = flattened([args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs])
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
+    if level.call is not None and level.call.inputs:
+        for target, own in zip(targets, ours, strict=True):
+            if own:
+                level.call.before_write(level, target)
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
     if e.random and level.lanes_differ(e, func, values, plain):
@@ -64,7 +68,7 @@ def stored(level: Any, e: Entry, func: Any, targets: list[Any], out: Any, mapped
     if e.writes and len(results) > len(targets):  # torch's functional forms return the written arguments last
         others, results = results[: -len(targets)], results[-len(targets) :]
     for target, result in zip(targets, results, strict=False):
-        store(level, target, result, mapped)
+        store(level, target, result, mapped, fresh=e.functional is not torch.ops.aten.copy.default)
     if returns_written(func):
         return returned(func, targets)
     from .level import wrap
@@ -93,6 +97,9 @@ def functional_result(level: Any, e: Entry, func: Any, values: Any, flags: Any, 
         return lane_loop(_on_copies(func, e), level, values, flags, kwargs), True
     fe = entry(e.functional)
     kwargs = {k: v for k, v in kwargs.items() if k not in e.out_names}
+    named = getattr(flags, "keywords", frozenset()) - set(e.out_names)  # a mapped target is no argument
+    if e.out_names and hasattr(flags, "keywords"):
+        flags = type(flags)(list(flags), named) if named else list(flags)
     if not any(f is True or (f is not False and any(f)) for f in flags) and not getattr(flags, "keywords", None):
         if e.functional is torch.ops.aten.copy.default:  # which has no reverse formula
             return values[1].to(values[0].dtype).expand(values[0].shape), False
@@ -118,8 +125,11 @@ class _on_copies:  # noqa: N801
         return written[0] if len(written) == 1 else written
 
 
-def store(level: Any, target: Any, result: Tensor, mapped: bool) -> None:
-    """Copy `result` into a value of the level, which is promoted where need be."""
+def store(level: Any, target: Any, result: Tensor, mapped: bool, *, fresh: bool = False) -> None:
+    """Copy `result` into a value of the level, which is promoted where need be.
+
+    What autograd has recorded may have been saved for a reverse formula, so there a `fresh` result takes the place of the old value.
+    """
     if not isinstance(target, Tensor):
         return
     if mapped and not target._mapped:
@@ -130,10 +140,18 @@ def store(level: Any, target: Any, result: Tensor, mapped: bool) -> None:
     if target._mapped and result.dim() == payload.dim() - 1 and not mapped:
         result = result.unsqueeze(0)
     if is_grad_enabled() and (result.requires_grad or payload.requires_grad):
+        if fresh and target._cell is None and mapped == target._mapped and alike(result, payload):
+            target._payload = result
+            return
         with autograd_on():
             target._payload.copy_(result)
         return
     payload.copy_(result)
+
+
+def alike(a: Tensor, b: Tensor) -> bool:
+    """Whether one can stand for the other in a wrapper."""
+    return a.dtype is b.dtype and a.shape == b.shape and a.stride() == b.stride()
 
 
 def track(level: Any, target: Any) -> None:

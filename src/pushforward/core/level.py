@@ -58,6 +58,7 @@ class Level(TorchDispatchMode):
         self.alive = False
         self.clear = False
         self.held = False
+        self.complex = False  # a complex value was seen: payloads may be lazily conjugated
         self.depth = 0
         self.suspended = False
         self.grad_enabled = True
@@ -111,6 +112,19 @@ class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)
         pop_mode(None)
         THREAD.levels.pop()
         self.level.alive = self.level.newest().alive = self.was_alive
+
+
+def any_complex(args: Any) -> bool:
+    """Whether a complex tensor or number is among the arguments, so that lazy conjugation may be about."""
+    for a in args:
+        kind = type(a)
+        if kind is complex or (isinstance(a, torch.Tensor) and a.dtype.is_complex):
+            return True
+        if (kind is list or kind is tuple) and a and any_complex(a):
+            return True
+        if kind is torch.dtype and a.is_complex:
+            return True
+    return False
 
 
 def lazy_bits_on() -> None:

@@ -18,6 +18,9 @@ push_mode = _C._push_on_torch_dispatch_stack
 pop_mode = _C._pop_torch_dispatch_stack
 mode_count = _C._len_torch_dispatch_stack
 
+# A generator's state is no value of a level.
+no_modes = torch.utils._python_dispatch._disable_current_modes
+
 
 def top_mode() -> TorchDispatchMode | None:
     """The mode that an operator called now reaches first."""
@@ -103,6 +106,7 @@ __all__ = [
     "key_set_has",
     "make_wrapper",
     "mode_count",
+    "no_modes",
     "pop_mode",
     "push_mode",
     "run_backward",

@@ -33,6 +33,7 @@ class Row:
 
 
 ROWS: dict[str, Row] = {}
+UNTAGGED_RANDOM = frozenset({"random", "binomial", "_sample_dirichlet"})  # they draw, and torch does not say so by a tag
 
 
 def row(names: str, kind: Kind, **rules: Callable[..., Any]) -> None:
@@ -66,6 +67,7 @@ class Entry:
     __slots__ = (
         "cache",
         "call",
+        "complex",
         "composite",
         "dynamic",
         "functional",
@@ -102,9 +104,10 @@ class Entry:
         )
         tags = op.tags
         self.dynamic = torch.Tag.dynamic_output_shape in tags
-        self.random = torch.Tag.nondeterministic_seeded in tags
+        self.random = torch.Tag.nondeterministic_seeded in tags or self.name.rstrip("_") in UNTAGGED_RANDOM
         # Reached whole where autograd's keys are off: torch's own decomposition is then run on traced values.
         self.composite = op.namespace != "prim" and op.has_kernel_for_dispatch_key(COMPOSITE)
+        self.complex = self.name.lstrip("_").startswith(("fft", "linalg_eig", "complex", "polar", "view_as_complex"))
         self.strided = self.name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
         self.writes_metadata = torch.Tag.inplace_view in tags
         self.functional = _functional(op) if writes or outs else None
@@ -166,4 +169,5 @@ def entry(op: Any) -> Entry:
     found = ENTRIES.get(op)
     if found is None:
         found = ENTRIES[op] = Entry(op)
+        op._pushforward = found  # an attribute is found faster than a key: torch hashes operators in Python
     return found

@@ -1,0 +1,161 @@
+"""Several runs of one call: draws are those of the first run, and a warning is given once.
+
+Before its first draw from a generator a call keeps the generator's state; every further run begins there, and draws for all lanes of
+the call, of which it takes its own. So a lane's draws do not depend on which lanes it runs with.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import torch
+
+from ..core.torch_private import no_modes
+from .lanes import plainly
+
+Tensor = torch.Tensor
+_LOCK = threading.Lock()
+
+
+class Repeats:
+    """What must be the same in every run of a call."""
+
+    def __init__(self, seed: int | None, size: int, lanes: Tensor | None = None) -> None:
+        self.seed, self.size = seed, size
+        self.lanes = lanes  # which lanes of the call the first run had, in rising order; None: all
+        self.states: dict[Any, Tensor] = {}  # of generators, before their first draw
+        self.after: dict[Any, Tensor] | None = None  # of the same, when the first run had ended
+        self.recorded: list[Any] = []  # (draw, its lanes, the state after it): those whose use of the generator depends on the data
+        self.replays: list[Any] = []
+        self.lane_states: dict[Any, Tensor] = {}  # under a seed: of each lane's own generator
+        self.level: Any = None
+        self.watching = False
+        self.seen: set[Any] = set()
+
+    def begin(self, level: Any, waiting: Any) -> None:
+        """A further run begins."""
+        self.level = level
+        if self.after is None:
+            self.after = {g: state_of(g) for g in self.states}
+        for generator, state in self.states.items():
+            put_state(generator, state)
+        self.lane_states = {}
+        self.recorded = []
+        self.replays = [(selected(out, lanes, waiting.lanes), state) for out, lanes, state in waiting.draws]
+
+    def end(self) -> None:
+        """All runs have ended: the generators are as the first run left them."""
+        for generator, state in (self.after or {}).items():
+            put_state(generator, state)
+        if self.watching:
+            unwatch(self)
+
+    def keep_state(self, generator: Any) -> None:
+        """Remember a generator's state before its first draw."""
+        if generator not in self.states:
+            self.states[generator] = state_of(generator)
+
+    def places(self, level: Any) -> Tensor | None:
+        """Which lanes of the first run those of a level are; None: all of them."""
+        if level.size == self.size:
+            return None
+        with plainly():
+            return level.lanes if self.lanes is None else torch.searchsorted(self.lanes, level.lanes)
+
+    def replayed(self, level: Any, generator: Any, compute: Any) -> Any:
+        """A draw that is kept: the one of an earlier run, or a new one."""
+        self.keep_state(generator)
+        if self.replays:
+            out, state = self.replays.pop(0)
+            put_state(generator, state)
+        else:
+            out = compute()
+            state = state_of(generator)
+        with plainly():
+            lanes = torch.arange(self.size) if level.lanes is None else level.lanes
+        self.recorded.append((out, lanes, state))
+        return out
+
+    # -- warnings -------------------------------------------------------------------------------------------------
+
+    def watch_warnings(self) -> None:
+        """From now on, know which warnings were given."""
+        if not self.watching:
+            self.watching = True
+            watch(self)
+
+    def repeated(self, key: Any) -> bool:
+        """Whether a warning was given by an earlier run already."""
+        level = self.level
+        again = key in self.seen or (level is not None and level.asked < level.prefix)
+        self.seen.add(key)
+        return again
+
+
+def default_generator(device: Any) -> torch.Generator:
+    """The generator that draws on a device where none is given."""
+    if device.type == "cpu":
+        return torch.default_generator
+    module = torch.get_device_module(device)
+    index = module.current_device() if device.index is None else device.index
+    return module.default_generators[index]
+
+
+def state_of(generator: Any) -> Tensor:
+    """A generator's state, whatever levels are running."""
+    with no_modes():
+        return generator.get_state()
+
+
+def put_state(generator: Any, state: Tensor) -> None:
+    """Set a generator's state, whatever levels are running."""
+    with no_modes():
+        generator.set_state(state)
+
+
+def selected(out: Any, lanes: Tensor, wanted: Tensor) -> Any:
+    """The part of a recorded draw that belongs to some lanes."""
+    with plainly():
+        places = torch.searchsorted(lanes, wanted)
+    if isinstance(out, Tensor):
+        return out.index_select(0, places.to(out.device))
+    return tuple(selected(o, lanes, wanted) if isinstance(o, Tensor) else o for o in out)
+
+
+# -- who listens to warnings, one list a thread -----------------------------------------------------------------------
+
+
+class _Listeners(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Repeats] = []
+
+
+_LISTENERS = _Listeners()
+_HOOK: dict[str, Any] = {"count": 0, "shown": None}
+
+
+def _show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    key = (category, str(message), filename, lineno)
+    if not any([listener.repeated(key) for listener in _LISTENERS.stack]):
+        _HOOK["shown"](message, category, filename, lineno, file, line)
+
+
+def watch(listener: Repeats) -> None:
+    """Let a call hear of every warning of its thread."""
+    with _LOCK:
+        _LISTENERS.stack.append(listener)
+        _HOOK["count"] += 1
+        if _HOOK["count"] == 1:
+            _HOOK["shown"] = warnings.showwarning
+            warnings.showwarning = _show
+
+
+def unwatch(listener: Repeats) -> None:
+    """The call hears no more."""
+    with _LOCK:
+        _LISTENERS.stack.remove(listener)
+        _HOOK["count"] -= 1
+        if _HOOK["count"] == 0 and warnings.showwarning is _show:
+            warnings.showwarning = _HOOK["shown"]
