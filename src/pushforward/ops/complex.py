@@ -4,7 +4,8 @@ For those a tangent is not factor · tangent; with s = x/|x|
 
     d|x| = Re(s̄ dx),    d sgn x = (dx − s Re(s̄ dx)) / |x|,    d angle x = Im(x̄ dx) / |x|²
 
-and 0 where x is 0, as in torch's reverse mode. A jvp of a complex function is the real-linear one: it needs no holomorphy.
+and 0 where x is 0, as in torch's reverse mode. A jvp of a complex function is the real-linear one: it needs no
+holomorphy.
 """
 
 from __future__ import annotations

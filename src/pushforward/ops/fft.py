@@ -1,7 +1,7 @@
 """Fourier transforms: linear (over the real numbers for the half-spectrum ones), along given dimensions.
 
-The tangent is the transform of the tangent. Under `vmap` the dimensions shift by one; for no lanes at all the transform, which
-refuses empty data, is asked for its sizes with one lane.
+The tangent is the transform of the tangent. Under `vmap` the dimensions shift by one; for no lanes at all the
+transform, which refuses empty data, is asked for its sizes with one lane.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Linear algebra: what the families of matrix operators share.
 
-Every operator works on stacks of matrices `[*, m, n]`, so batching lines up the stacks: the mapped dimension in front, then the
-logical stack dimensions, then the matrix (core rank 2), the vector or the pivots (core rank 1). Operators that do not
-broadcast their stacks get them spread first.
+Every operator works on stacks of matrices `[*, m, n]`, so batching lines up the stacks: the mapped dimension in
+front, then the logical stack dimensions, then the matrix (core rank 2), the vector or the pivots (core rank 1).
+Operators that do not broadcast their stacks get them spread first.
 
-Tangents are functions of the primals alone. A factor that the operator hands out for its backward pass (LU, pivots) is used only
-where the levels below know its tangent and autograd does not record; else it is computed again by an operator that autograd can
-differentiate.
+Tangents are functions of the primals alone. A factor that the operator hands out for its backward pass (LU, pivots)
+is used only where the levels below know its tangent and autograd does not record; else it is computed again by an
+operator that autograd can differentiate.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ def stack_shape(x: Tensor, mapped: bool, core: int) -> tuple[int, ...]:
     return tuple(x.shape[int(mapped) : x.dim() - core])
 
 
-def line_up(
-    args: list[Any], mapped: Any, cores: tuple[int, ...], size: int, *, spread: bool = False
-) -> list[Any]:
+def line_up(args: list[Any], mapped: Any, cores: tuple[int, ...], size: int, *, spread: bool = False) -> list[Any]:
     """The tensor arguments with their stacks lined up behind the mapped dimension.
 
-    `cores[k]` is the core rank of the k-th argument. With `spread` each gets the whole stack, mapped dimension included.
+    `cores[k]` is the core rank of the k-th argument. With `spread` each gets the whole stack and the mapped one.
     """
     given = list(zip(args, mapped, cores, strict=False))
     stacks = [stack_shape(x, m, c) for x, m, c in given if isinstance(x, Tensor)]
@@ -77,7 +75,7 @@ def with_absent(rule: Rule) -> Rule:
 
 
 def fold(b: Tensor, *, left: bool = True) -> Tensor:
-    """`[B, *, n, k]` as `[*, n, k B]` (rows instead for `left=False`): the lanes as more right-hand sides of one matrix."""
+    """`[B, *, n, k]` as `[*, n, k B]` (rows for `left=False`): the lanes as more right-hand sides of one matrix."""
     return b.movedim(0, -1).flatten(-2) if left else b.movedim(0, -2).flatten(-3, -2)
 
 

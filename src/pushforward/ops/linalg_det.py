@@ -2,13 +2,13 @@
 
     d det A = tr(adj(A) dA),        d log|det A| = Re tr(A⁻¹ dA),        d sign = i Im tr(A⁻¹ dA) · sign
 
-det is a polynomial, so all its derivatives exist everywhere, singular matrices included; those of slogdet exist where A is
-invertible. `determinant` is det in a form that can be differentiated to any order anywhere:
+det is a polynomial, so all its derivatives exist everywhere, singular matrices included; those of slogdet exist where
+A is invertible. `determinant` is det in a form that can be differentiated to any order anywhere:
 
 * Bird's recursion F ← μ(F) A uses products and sums alone (R. S. Bird, Inf. Process. Lett. 111, 2011).
 * A larger A is first brought near its singular values, M = Uᴴ A V with constant U, V. Small singular values are lifted,
-  W = M + D, so that W is well conditioned; then det A = det(UVᴴ) det W det(I − D W⁻¹). The last matrix has rows of the identity
-  wherever D is zero, and only there would the recursion lose digits.
+  W = M + D, so that W is well conditioned; then det A = det(UVᴴ) det W det(I − D W⁻¹). The last matrix has rows of the
+  identity wherever D is zero, and only there would the recursion lose digits.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def determinant_tangent(a: Tensor, da: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def turned(a: Tensor) -> bool:
-    """Whether det and slogdet factorise Aᵀ instead of A: torch does for a real contiguous matrix, and its backward relies on it."""
+    """Whether det and slogdet factorise Aᵀ: torch does for a real contiguous matrix, and its backward relies on it."""
     return not a.is_complex() and a.is_contiguous()
 
 
@@ -127,7 +127,7 @@ def batch_factor_of_turned(op: Any, level: Any, args: list[Any], mapped: Any, kw
 def tangent_det(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """_linalg_det: (det, LU, pivots).
 
-    Differentiated once, tr(adj(A) dA) comes from LU, with a zero pivot moved by the rounding error; else from `determinant`.
+    Differentiated once, tr(adj(A) dA) comes from LU, a zero pivot moved by the rounding error; else from `determinant`.
     """
     del level, kwargs
     a, da = primals[0], tangents[0]

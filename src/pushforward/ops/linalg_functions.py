@@ -1,5 +1,7 @@
 """Functions of matrices: pseudo-inverse, least squares, exponential; cross product.
 
+With I the identity of the fitting size
+
     dA⁺ = −A⁺ dA A⁺ + A⁺A⁺ᴴ dAᴴ (I − AA⁺) + (I − A⁺A) dAᴴ A⁺ᴴA⁺          (where the rank does not change)
     X = A⁺ B:   dX = A⁺ dB + dA⁺ B
     exp [[A, dA], [0, A]] = [[exp A, d exp A], [0, exp A]]
@@ -97,7 +99,9 @@ def tangent_lstsq(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     return out, (dx.squeeze(-1) if vector else dx, dresiduals, None, None)
 
 
-def tangent_matrix_exp(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_matrix_exp(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """linalg_matrix_exp: the exponential of the block matrix holds value and tangent."""
     del level, kwargs
     a, da = primals[0], tangents[0]

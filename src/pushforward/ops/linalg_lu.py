@@ -4,8 +4,8 @@ With F = L⁻¹ Pᵀ dA U⁻¹ (torch's convention A = P L U)
 
     dL = L stril(F),   dU = triu(F) U,   packed: dLU = stril(dL) + dU
 
-for a square A; a tall or wide A adds the rows of L, or the columns of U, that solve the rest of d(PᵀA) = dL U + L dU. The
-pivots are locally constant. The derivative exists where the leading square block of PᵀA is invertible.
+for a square A; a tall or wide A adds the rows of L, or the columns of U, that solve the rest of d(PᵀA) = dL U + L dU.
+The pivots are locally constant. The derivative exists where the leading square block of PᵀA is invertible.
 
 Solving: A X = B gives dX = A⁻¹ (dB − dA X); it exists where A is invertible.
 """
@@ -54,7 +54,9 @@ def factored(a: Tensor, lu: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.lu_factor_ex(a)[:2] if recorded(a) else (lu, pivots)
 
 
-def tangent_lu_factor(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_lu_factor(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """linalg_lu_factor_ex: (LU, pivots, info)."""
     del level
     out = op(*primals, **kwargs)
@@ -68,7 +70,9 @@ def tangent_lu(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: d
     return out, (None, *lu_parts_tangent(*out, tangents[0]))
 
 
-def tangent_lu_unpack(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_lu_unpack(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """lu_unpack: the triangles of the packed tangent."""
     del level
     out = op(*primals, **kwargs)
@@ -123,8 +127,8 @@ def batch_solve(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[
         x = unfold(x, level.size, left=left)
         lu, pivots, info = (r.unsqueeze(0).expand(level.size, *r.shape) for r in rest)
     else:
-        a, b = line_up([a, b], [am, bm], (2, 2), level.size)
-        x, lu, pivots, info = op(a if am else a.expand(0, *a.shape), b, **kwargs)
+        a, b = line_up([a, b], [am, bm], (2, 2), level.size, spread=not am)
+        x, lu, pivots, info = op(a, b, **kwargs)
     return (x.squeeze(-1) if vector else x), lu, pivots, info
 
 

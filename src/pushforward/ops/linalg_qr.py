@@ -2,11 +2,11 @@
 
     A = Q R:   with W = Qᴴ dA R⁻¹ and T = striu(W + Wᴴ) + Re diag(W):   dR = T R,   dQ = (dA − Q dR) R⁻¹
 
-for at least as many rows as columns; a wide A = [A1 A2] takes Q and R1 from A1, and R2 = Qᴴ A2. The derivative exists where R1 is
-invertible. A complete Q of a tall A has columns that A does not determine: refused, as in torch.
+for at least as many rows as columns; a wide A = [A1 A2] takes Q and R1 from A1, and R2 = Qᴴ A2. The derivative exists
+where R1 is invertible. A complete Q of a tall A has columns that A does not determine: refused, as in torch.
 
-Reflections: H1 … Hk with Hi = I − τi vi viᴴ are I − V T Vᴴ with T = (I + diag(τ) striu(VᴴV))⁻¹ diag(τ) (the compact WY form; no
-division, so it holds for τi = 0 too). Written so, the product can be differentiated to any order.
+Reflections: H1 … Hk with Hi = I − τi vi viᴴ are I − V T Vᴴ with T = (I + diag(τ) striu(VᴴV))⁻¹ diag(τ) (the compact
+WY form; no division, so it holds for τi = 0 too). Written so, the product can be differentiated to any order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def tangent_qr(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: d
     m, n = a.shape[-2:]
     if mode == "complete" and m > n:
         msg = (
-            f"jvp: qr at {source_line()} with mode='complete' of a matrix with more rows ({m}) than columns ({n}) has no "
+            f"jvp: qr at {source_line()} with mode='complete' of a matrix with {m} rows and {n} columns has no "
             "derivative: the matrix does not determine all of Q. Use mode='reduced'."
         )
         raise NotDifferentiableError(msg)
@@ -86,7 +86,9 @@ def batch_ldl_solve(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: d
     return op(ld.contiguous(), pivots.contiguous(), b.contiguous(), **kwargs)
 
 
-def tangent_ldl_solve(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_ldl_solve(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """linalg_ldl_solve: linear in the right-hand side; by the factors torch has no derivative."""
     if tangents[0] is not None:
         return refuse(op, level, primals, tangents, kwargs)

@@ -1,14 +1,14 @@
 """Spectral decompositions: eigh, eig, svd.
 
     A V = V Λ (Hermitian):   P = Vᴴ dA V,    dλ = Re diag P,   dV = V (P ∘ F),   F_ij = 1/(λj − λi), 0 on the diagonal
-    A V = V Λ:               P = V⁻¹ dA V,   dλ = diag P,      dV = V (P ∘ F), with the part that changes norms taken off
+    A V = V Λ:               P = V⁻¹ dA V,   dλ = diag P,      dV = V (P ∘ F), less the part that changes norms
     A = U Σ Vᴴ:              P = Uᴴ dA V,    dσ = Re diag P,   dU = U Ω + …,   dV = V Ψ + …
                              Ω = (P Σ + Σ Pᴴ) ∘ G,  Ψ = (Σ P + Pᴴ Σ) ∘ G,  G_ij = 1/(σj² − σi²)
 
-Eigenvalues have derivatives where they are simple (those of a Hermitian matrix along a direction that keeps a repeated one
-together too); vectors have them where the values are distinct, and are inf or NaN elsewhere, as torch's docs promise. Vectors are
-determined up to a phase (and a rotation of those that belong to the null space): the tangent is the one that does not move along
-it, and only functions that do not depend on the phase have a derivative.
+Eigenvalues have derivatives where they are simple (those of a Hermitian matrix along a direction that keeps a
+repeated one together too); vectors have them where the values are distinct, and are inf or NaN elsewhere, as torch's
+docs promise. Vectors are determined up to a phase (and a rotation of those that belong to the null space): the
+tangent is the one that does not move along it, and only functions that do not depend on the phase have a derivative.
 """
 
 from __future__ import annotations

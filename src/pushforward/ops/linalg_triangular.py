@@ -4,8 +4,9 @@
     A = L Lᴴ:           dL = L Φ(L⁻¹ dA L⁻ᴴ), Φ the lower triangle with half the diagonal
     X = (L Lᴴ)⁻¹ B:     dX = (L Lᴴ)⁻¹ (dB − d(L Lᴴ) X)
 
-Cholesky reads one triangle of A and takes A to be Hermitian, so dA stands for its Hermitian part, as in torch's reverse mode. The
-derivatives exist where the triangle is invertible, the one of Cholesky where A is positive definite.
+Cholesky reads one triangle of A and takes A to be Hermitian, so dA stands for its Hermitian part, as in torch's
+reverse mode. The derivatives exist where the triangle is invertible, the one of Cholesky where A is positive
+definite.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def tangent_triangular_solve(
     """triangular_solve: op(T) X = B with op the identity or the (plain) transpose."""
     del level
     b, a, upper, transpose, unit = [*primals, *[True, False, False][len(primals) - 2 :]]
-    upper, transpose, unit = (kwargs.get(k, v) for k, v in (("upper", upper), ("transpose", transpose), ("unitriangular", unit)))
+    upper, transpose, unit = (
+        kwargs.get(k, v) for k, v in (("upper", upper), ("transpose", transpose), ("unitriangular", unit))
+    )
     x, copy = op(b, a, upper, transpose, unit)
     db, da = tangents[:2]
     right = db
@@ -66,7 +69,10 @@ def tangent_triangular_solve(
         moved = (part.mT if transpose else part) @ x
         right = -moved if right is None else right - moved
     factor = a.mT if transpose else a
-    return (x, copy), (solve_tri(factor, right.expand(x.shape), upper=upper != transpose, unit=unit), None if da is None else da.expand(copy.shape))
+    return (x, copy), (
+        solve_tri(factor, right.expand(x.shape), upper=upper != transpose, unit=unit),
+        None if da is None else da.expand(copy.shape),
+    )
 
 
 def lower_tangent(low: Tensor, da: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The determinant above autograd.
 
-Torch's own backward of det divides by det, or by its singular values, so that what it gives for a singular matrix cannot be
-differentiated again. As soon as a second differentiation is running, of either mode, det is the polynomial of `linalg_det`.
+Torch's own backward of det divides by det, or by its singular values, so that what it gives for a singular matrix
+cannot be differentiated again. As soon as a second differentiation is running, of either mode, det is the polynomial
+of `linalg_det`.
 """
 
 from __future__ import annotations

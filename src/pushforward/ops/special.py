@@ -1,8 +1,8 @@
 """Special functions: element-wise, so only their derivatives are said here.
 
-Bessel functions and orthogonal polynomials have no derivative in PyTorch; here forward mode uses the classical recurrences
-(Abramowitz and Stegun 9.1.28, 9.6.27, 22.8) where they hold at every point. A derivative by an order, or by the first argument of
-igamma and zeta, is refused.
+Bessel functions and orthogonal polynomials have no derivative in PyTorch; here forward mode uses the classical
+recurrences (Abramowitz and Stegun 9.1.28, 9.6.27, 22.8) where they hold at every point. A derivative by an order, or
+by the first argument of igamma and zeta, is refused.
 """
 
 from __future__ import annotations
@@ -50,10 +50,16 @@ def masked_log(x: Any, y: Any, log: Callable[[Tensor], Tensor], edge: float, out
 
 
 row("xlogy", Elementwise((lambda out, x, y: masked_log(x, y, torch.log, 0, out), lambda out, x, y: x / y)))
-row("special_xlog1py", Elementwise((lambda out, x, y: masked_log(x, y, torch.log1p, -1, out), lambda out, x, y: x / (y + 1))))
+row(
+    "special_xlog1py",
+    Elementwise((lambda out, x, y: masked_log(x, y, torch.log1p, -1, out), lambda out, x, y: x / (y + 1))),
+)
 row("polygamma", Elementwise((None, lambda out, n, x: torch.polygamma(n + 1, x))))
 row("mvlgamma", Elementwise((lambda out, x, p: sum(torch.digamma(x - k / 2) for k in range(p)),)))
-row("special_zeta", Elementwise((refused("zeta", "its first argument"), lambda out, x, q: -x * special.zeta(x + 1, number(q, out)))))
+row(
+    "special_zeta",
+    Elementwise((refused("zeta", "its first argument"), lambda out, x, q: -x * special.zeta(x + 1, number(q, out)))),
+)
 row("igamma", Elementwise((refused("igamma", "its first argument"), lambda out, a, x: gamma_density(a, x))))
 row("igammac", Elementwise((refused("igammac", "its first argument"), lambda out, a, x: -gamma_density(a, x))))
 
@@ -85,7 +91,9 @@ unary("special_modified_bessel_k0", lambda out, x: -special.modified_bessel_k1(x
 unary("special_modified_bessel_k1", lambda out, x: -special.modified_bessel_k0(x) - out / x)
 unary("special_scaled_modified_bessel_k0", lambda out, x: out - special.scaled_modified_bessel_k1(x))
 unary("special_scaled_modified_bessel_k1", lambda out, x: out - special.scaled_modified_bessel_k0(x) - out / x)
-unary("special_spherical_bessel_j0", lambda out, x: where_zero(x, lambda z: -z / 3, lambda z: (z.cos() - z.sin() / z) / z))
+unary(
+    "special_spherical_bessel_j0", lambda out, x: where_zero(x, lambda z: -z / 3, lambda z: (z.cos() - z.sin() / z) / z)
+)
 unary("special_airy_ai", refused("airy_ai", "its argument"))
 
 
@@ -109,6 +117,7 @@ polynomial("special_hermite_polynomial_h", lambda out, x, n: 2 * n * special.her
 polynomial("special_hermite_polynomial_he", lambda out, x, n: n * special.hermite_polynomial_he(x, n - 1))
 polynomial(
     "special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w "
-    "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w "
+    "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v "
+    "special_shifted_chebyshev_polynomial_w "
     "special_laguerre_polynomial_l special_legendre_polynomial_p"
 )
