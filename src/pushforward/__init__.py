@@ -2,6 +2,8 @@
 
 from . import forward_ad, testing
 from . import functions as _functions  # noqa: F401  (catches torch.autograd.Function.apply)
+from .core import branching as _branching  # noqa: F401  (catches torch.cond and its like)
+from .core import constructors as _constructors  # noqa: F401  (catches torch.tensor)
 from .batch.ragged import Ragged, ragged
 from .batch.report import report
 from .batch.seeds import lane_generator
