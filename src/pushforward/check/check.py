@@ -16,6 +16,7 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from .casts import lost_in_casts
+from .curve import Curve, curve
 from .diagnose import Evidence, causes, error_line
 from .differences import STEP, Differences, base_step, best, central, gap, quality
 from .kinks import Kink, both_sides, crosses, kinks, settle
@@ -67,7 +68,6 @@ def check(
         >>> report.ok, report.findings[0].kind, report.findings[0].operator
         (False, 'lost-derivative', '.detach()')
     """
-    start = time.perf_counter()
     unknown = [m for m in modes if m not in MODES]
     if unknown or not modes or not isinstance(order, int) or order < 1:
         msg = f"check: modes are {list(MODES)} and order is a positive int; modes={list(modes)!r} and order={order!r} were given"
@@ -75,12 +75,7 @@ def check(
     primals = primals if isinstance(primals, (tuple, list)) else (primals,)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        examination = Examination(func, tuple(primals), tangents, cotangents, tuple(modes), seed)
-        examination.run(order)
-    report = examination.report
-    report.evaluations = sum(s.calls for s in examination.subjects)
-    report.seconds = time.perf_counter() - start
-    return report
+        return Examination(func, tuple(primals), tangents, cotangents, tuple(modes), seed).run(order)
 
 
 class Examination:
@@ -96,11 +91,20 @@ class Examination:
         self.generator = torch.Generator().manual_seed(982451653 + seed)
         self.tangents, self.cotangents = tangents, cotangents
         self.subjects = [self.given]
+        self.known: tuple[Subject, list[Tensor], list[Tensor]] | None = None
         sizes = ", ".join(f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in self.given.point[:4])
         self.report = CheckReport(self.given.name, sizes + (", …" if len(self.given.point) > 4 else ""))
 
-    def run(self, order: int) -> None:
+    def run(self, order: int) -> CheckReport:
         """The whole check."""
+        start = time.perf_counter()
+        self.orders(order)
+        self.report.evaluations = sum(s.calls for s in self.subjects)
+        self.report.seconds = time.perf_counter() - start
+        return self.report
+
+    def orders(self, order: int) -> None:
+        """One order after the other, as long as nothing is wrong."""
         report = self.report
         try:
             _, survey, found, repeatable = repeated(self.given, lambda: python_state(self.func))
@@ -121,11 +125,14 @@ class Examination:
             report.findings.append(self.nan(lambda: subject.values(subject.point), "value", ()))
             return
         tangent, pulled = self.examine(subject, direction, cotangents, 1)
+        if tangent is not None:
+            self.known = subject, direction, tangent
         if dtype is not None and (tangent is not None or pulled is not None) and subject is not self.given:
             try:
                 rows, more = rounding(self.given, subject, direction, tangent, pulled, cotangents, dtype)
                 report.rows += rows
-                report.findings += more
+                known = {(f.operator, f.source) for f in report.findings if f.kind == "kink"}
+                report.findings += [f for f in more if f.kind != "kink" or (f.operator, f.source) not in known]
             except Exception as error:
                 report.notes.append(f"in {dtype} the derivative fails: {type(error).__name__}: {str(error).splitlines()[0]}")
         weights = cotangents
@@ -372,6 +379,20 @@ class Examination:
             self.report.findings.append(
                 Finding("wrong-rule", subject.name, "<unknown>", self.modes, f"the derivative of order {order} is not symmetric: off by {abs(a - b) / size:.1e}", wrong=True)
             )
+
+    def curve(self) -> Curve | None:
+        """The error of differences over the step, once the check has run; None where there was no tangent."""
+        if self.known is None:
+            return None
+        subject, direction, tangent = self.known
+        subjects = {"float64": subject} if subject is not self.given else {}
+        subjects[str(self.given.point[0].dtype).removeprefix("torch.")] = self.given
+        kinks = [
+            (f.details["reach"], f"{f.operator} at {f.source}") for f in self.report.findings if f.kind == "kink" and f.details.get("reach") is not None
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return curve(subjects, direction, tangent, kinks)
 
     def nan(self, run: Callable[[], Any], role: str, modes: tuple[str, ...]) -> Finding:
         """The finding for a NaN or an infinity: the first operator that makes one."""

@@ -146,7 +146,7 @@ def worst(value: Any) -> int:
 
 def found(name: str, args: Any, out: Any, kind: int) -> NanError:
     """The error for an operator that made a NaN or an infinity."""
-    what = "NaN" if kind == 2 else "infinity"
+    what = "a NaN" if kind == 2 else "an infinity"
     role, outer, line = whose(name, args)
     bad = next(o for o in tensors(out) if worst(o) == kind)
     mask = torch.isnan(bad.detach()) if kind == 2 else ~torch.isfinite(bad.detach())
@@ -155,7 +155,7 @@ def found(name: str, args: Any, out: Any, kind: int) -> NanError:
     of = f"the {role}" if outer in (None, name) else f"the {role} of `{outer}` (by `{name}`)"
     verb = f"`{name}` makes" if outer in (None, name) else "there is"
     text = (
-        f"{verb} a {what} in {of} at {line}: {int(mask.sum())} of {mask.numel()} elements, the first at {place}. {ranges}"
+        f"{verb} {what} in {of} at {line}: {int(mask.sum())} of {mask.numel()} elements, the first at {place}. {ranges}"
     )
     return NanError(outer or name, line, role, text)
 

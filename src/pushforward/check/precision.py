@@ -7,13 +7,15 @@ from typing import Any
 import torch
 
 from ..forward.level import Dual
-from .differences import base_step, evaluate
+from .differences import base_step, central, evaluate
 from .graph import Keyed, tangent_of
 from ..core.torch_private import NoFunction
 from .observe import Call, in_backward, modes_off, tensors
 from .decisions import moving_kind
+from .kinks import kinks
 from .report import Finding, Row
 from .subject import Subject, inner, real_vector
+from .survey import Survey
 
 Tensor = torch.Tensor
 
@@ -118,6 +120,8 @@ def rounding(
         error = max((float((a - b).abs().max()) for a, b in zip(above, exact, strict=True) if a.numel()), default=0.0)
         noise = error / (step * slope) if slope else 0.0
         rows.append(Row(f"differences in {name}", "forward mode in float64", off, None, f"(step {step:.1e}; rounding makes {min(noise, off):.0e} of it)"))
+        if off > DIGITS and noise < off / 2:
+            findings += crossed_by(wide, direction, step, off, name)
         if noise > DIGITS and off > DIGITS and worst <= limit:
             operator, source, amount = amplifier(narrow, wide, own, direction)
             findings.append(
@@ -139,6 +143,23 @@ def rounding(
             )
         )
     return rows, findings
+
+
+def crossed_by(wide: Subject, direction: list[Tensor], step: float, off: float, name: str) -> list[Finding]:
+    """The kinks that the large step of a narrow type crosses."""
+    base = Survey()
+    wide.values(wide.point, base)
+    made = []
+    for k in kinks(wide, direction, base, central(wide, direction, step))[:2]:
+        made.append(
+            Finding(
+                "kink", k.operator, k.source, (),
+                f"differences in {name} need a large step and are off by {off:.1e}, the derivative is not: {k.sentence(step)}. Compare in float64, where a "
+                "step can be small.",
+                details={"elements": k.elements, "margin": k.margin, "reach": k.reach},
+            )
+        )
+    return made
 
 
 def amplifier(narrow: Subject, wide: Subject, own: list[Tensor], direction: list[Tensor]) -> tuple[str, str, float]:
