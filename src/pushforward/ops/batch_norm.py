@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
+from ..core.source import source_line
 from .kinds import Decomposed, Special
 from .lanes import in_front, merged, merged_at, parted, parted_at
 from .norm import affine_tangent, reverse, statistics, unit_tangent, wide
@@ -41,7 +43,7 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
         out, saved_mean, saved_rstd = op(merged(x), weight, bias, mean, var, training, momentum, eps)
         return parted(out, size, n), in_front(saved_mean, False, size), in_front(saved_rstd, False, size)
     if use_batch and mean is not None and not (mapped[3] and mapped[4]):
-        raise level.captured(op.name(), "running statistics")
+        raise captured_statistics(op)
     n_lanes = size
     given = [None if v is None else in_front(v, m, size) for v, m in zip((weight, bias, mean, var), own, strict=True)]
     flat = [None if v is None else v.reshape(-1) for v in given]
@@ -52,6 +54,15 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
             if new.data_ptr() != buffer.data_ptr():
                 buffer.copy_(new.reshape(buffer.shape))
     return parted_at(out, 1, n_lanes), saved_mean.reshape(size, -1), saved_rstd.reshape(size, -1)
+
+
+def captured_statistics(op: Any) -> CapturedWriteError:
+    """The error for statistics of one lane that would go into a buffer of all lanes."""
+    return CapturedWriteError(
+        f"vmap: `{op.name()}` at {source_line()} would write the statistics of each lane into running statistics that were made outside "
+        "of the mapped function. Pass the buffers as mapped arguments (functional_call), or set track_running_stats=False, or "
+        "call eval() on the module."
+    )
 
 
 def batch_batch_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:

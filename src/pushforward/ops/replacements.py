@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..core.fresh import stopped
+from ..core.traced import SPECIAL, Traced
 from . import class_loss, distance, norm, rnn, sequence
 from .batch_norm import sample_dims, shape_of, training_norm
 from .embedding import embedding_bag
 from .resample import BICUBIC, BILINEAR, BORDER, NEAREST, REFLECTION, ZEROS, grid_sampler
-from .safe import always, safe
+from .safe import SAFE, always, replaced_when_nested, safe
 
 Tensor = torch.Tensor
 functional = torch.nn.functional
@@ -84,15 +85,9 @@ def native_batch_norm(
     """Out and the saved statistics."""
     out, mean, rstd, new_mean, new_var = training_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     if training and running_mean is not None:
-        update(running_mean, new_mean)
-        update(running_var, new_var)
+        running_mean.copy_(new_mean)
+        running_var.copy_(new_var)
     return out, mean, rstd
-
-
-def update(buffer: Tensor, new: Tensor) -> None:
-    """Write running statistics, which carry no derivative."""
-    with torch.no_grad():
-        buffer.copy_(stopped(new))
 
 
 @safe(functional.batch_norm)
@@ -119,8 +114,8 @@ def instance_norm(
     if running_mean is not None:
         count = x.numel() // max(x.shape[0] * x.shape[1], 1)
         spread = (stopped(rstd) ** -2 - eps) * (count / max(count - 1, 1))
-        update(running_mean, (1 - momentum) * running_mean + momentum * x.mean(sample_dims(x)))
-        update(running_var, (1 - momentum) * running_var + momentum * spread.flatten(1).mean(0))
+        running_mean.copy_((1 - momentum) * running_mean + momentum * stopped(x).mean(sample_dims(x)))
+        running_var.copy_((1 - momentum) * running_var + momentum * spread.flatten(1).mean(0))
     return affine(unit, weight, bias, shape).to(x.dtype)
 
 
@@ -131,6 +126,21 @@ def functional_instance_norm(
 ) -> Tensor:
     """Instance norm in the order of arguments of torch.nn.functional."""
     return instance_norm(x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps)
+
+
+def statistics_of_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Norms whose running statistics are values of a transform: these are written by ordinary operators, which all levels see."""
+    kwargs = kwargs or {}
+    place = 1 if func in (functional.batch_norm, functional.instance_norm) else 3
+    mean = args[place] if len(args) > place else kwargs.get("running_mean")
+    training = args[5] if len(args) > 5 else kwargs.get("training", kwargs.get("use_input_stats", False))
+    if isinstance(mean, Traced) and training:
+        return SAFE[func](*args, **kwargs)
+    return replaced_when_nested(func, args, kwargs)
+
+
+for _function in (functional.batch_norm, torch.batch_norm, functional.instance_norm, torch.instance_norm):
+    SPECIAL[_function] = statistics_of_values
 
 
 # -- attention, distances, sequences ----------------------------------------------------------------------------------------
