@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.level import THREAD
 from ..core.source import is_library_file
+from ..core.torch_private import TorchDispatchMode
 from .torch_private import (
     FakeTensorMode,
     current_backward_node,
     fake_with_dynamic_dims,
     get_proxy_mode,
     get_proxy_slot,
+    last_node,
     make_fx,
     new_fake_mode,
     next_sequence_number,
@@ -97,11 +98,11 @@ class Notes(TorchDispatchMode):
                 same = (args[0] == args[1]).all()
             return bool(recorder.ask(same).item())
         graph = recorder.graph
-        last = graph._root.prev
+        last = last_node(graph)
         out = func(*args, **kwargs)
-        if graph._root.prev is not last:
+        if last_node(graph) is not last:
             origin = self.origin()
-            node = graph._root.prev
+            node = last_node(graph)
             while node is not last:
                 node.meta["origin"] = origin
                 node = node.prev

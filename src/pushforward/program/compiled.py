@@ -30,9 +30,7 @@ PROGRAMS = 64  # programs of one function
 ANSWERS = 32  # values that Python may ask for in one program
 
 
-def compile(
-    fn: Callable[..., Any], *, backend: str = "auto", dynamic: bool | None = None
-) -> Any:
+def compile(fn: Callable[..., Any], *, backend: str = "auto", dynamic: bool | None = None) -> Any:
     """A function that does what `fn` does, from a program recorded at the first call.
 
     Transforms inside and around `fn` are gone from the program. Tensors and module parameters that `fn` captures are inputs, read at each

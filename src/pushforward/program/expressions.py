@@ -97,10 +97,11 @@ def full(node: Node, args: list[str], kwargs: dict[str, str]) -> str | None:
     """`torch.ones(3)`, `torch.zeros(3)` or `torch.full`."""
     number: Any = node.args[1]
     named = [f"{k}={v}" for k, v in kwargs.items()]
+    sizes = args[0][1:-1] or "()"
     if number == 1 and not isinstance(number, bool):
-        return f"torch.ones({', '.join([args[0], *named])})"
+        return f"torch.ones({', '.join([sizes, *named])})"
     if number == 0 and not isinstance(number, bool):
-        return f"torch.zeros({', '.join([args[0], *named])})"
+        return f"torch.zeros({', '.join([sizes, *named])})"
     return f"torch.full({', '.join([*args, *named])})"
 
 

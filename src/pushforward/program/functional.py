@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .torch_private import functional_tools, make_fx
+from .torch_private import functional_tools, make_fx, was_written
 
 aten = torch.ops.aten
 
@@ -33,7 +33,7 @@ def without_writes(module: torch.fx.GraphModule, inputs: list[Any]) -> torch.fx.
             outs = module(*wrapped)
         unwrapped = [from_functional(o, tools) for o in outs]
         for x, w in zip(xs, wrapped, strict=True):
-            if isinstance(x, torch.Tensor) and torch._functionalize_has_data_mutation(w.elem):
+            if isinstance(x, torch.Tensor) and was_written(w.elem):
                 x.copy_(from_functional(w, tools))
         return unwrapped
 

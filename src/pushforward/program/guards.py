@@ -13,7 +13,7 @@ import torch
 
 from ..core.level import is_grad_enabled
 from .program import Program
-from .torch_private import global_state_guard, mode_count, tensor_guards
+from .torch_private import global_state_guard, mode_count, size_check, tensor_guards
 
 Tensor = torch.Tensor
 MISS = object()  # what an entry returns where it does not fit
@@ -200,15 +200,9 @@ def size_conditions(w: Writer, program: Program, inputs: list[str], dynamic: Any
     """For symbolic sizes: what the program was recorded under (no dimension became 1, two stayed equal, …)."""
     if dynamic is None:
         return []
-    env = program.mode.shape_env
-    examples = program.examples
-    code = env.produce_guards_expression(examples, ignore_static=True)
-    if not code:
+    check = size_check(program.mode, program.examples)
+    if check is None:
         return []
-    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
-
-    scope = dict(SYMPY_INTERP)
-    check = eval(f"lambda L: {code}", scope)
     pairs = ", ".join(f"'t{k}': {name}" for k, name in enumerate(inputs))
     return [f"{w.name(check)}({{{pairs}}})"]
 

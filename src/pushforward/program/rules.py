@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from .simplify import POINTWISE_RULES, RULES, Rewriter, aten, rule, static, value
+from .torch_private import without_modes
 
 Tensor = torch.Tensor
 
@@ -214,8 +215,6 @@ def uniform_operands(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any
     def one(n: Node) -> Tensor:
         return torch.full((1,) * value(n).dim(), rw.uniform[n], dtype=value(n).dtype)
 
-    from .torch_private import without_modes
-
     real_args, real_kwargs = torch.fx.map_arg((args, kwargs), one)
     with without_modes(), torch.no_grad():
         return rw.full(val, target(*real_args, **real_kwargs).item())
@@ -239,6 +238,12 @@ def of_clone(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any
     own = value(args[0])
     same = own.dtype == val.dtype and own.device == val.device and own.layout == val.layout
     return args[0] if same and own.stride() == val.stride() else None
+
+
+@rule(aten.copy)
+def of_copy(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any:
+    """What is copied over a buffer takes its place."""
+    return fit(rw, args[1], val)
 
 
 @rule(aten.expand)

@@ -14,6 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 from .functional import writes
+from .torch_private import last_node, without_modes
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -132,7 +133,7 @@ class Rewriter:
 
     def lookup(self, real: Tensor) -> Node:
         """The `get_attr` node of a constant."""
-        for name, other in self.constants.items():
+        for name, other in self.constants.items():  # noqa: B007  (used after the loop)
             if other is real or (other.shape == real.shape and other.dtype == real.dtype and torch.equal(other, real)):
                 break
         else:
@@ -185,8 +186,6 @@ class Rewriter:
 
     def real(self, target: Any, args: Any, kwargs: Any) -> Any:
         """An operator run on known values."""
-        from .torch_private import without_modes
-
         args, kwargs = torch.fx.map_arg((args, kwargs), self.real_value)
         with without_modes(), torch.no_grad():
             return target(*args, **kwargs)
@@ -268,7 +267,7 @@ def one_pass(graph: Graph, mode: Any, constants: dict[str, Tensor]) -> Graph:
             env[node] = made
         else:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
-            last = rw.graph._root.prev
+            last = last_node(rw.graph)
             env[node] = made = rw.apply(node.target, args, dict(kwargs), node.meta.get("val"))
             check_same(node, made)
             if "variable" in node.meta and made is not last and made.target is node.target:

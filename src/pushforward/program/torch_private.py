@@ -60,6 +60,23 @@ def global_state_guard() -> Any:
     return guards.GlobalStateGuard()
 
 
+def size_check(mode: FakeTensorMode, fakes: list[Any]) -> Any:
+    """What symbolic sizes were assumed to be while recording, as a function of `{"t0": tensor, …}`; None where nothing was."""
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    code = mode.shape_env.produce_guards_expression(fakes, ignore_static=True)  # type: ignore[union-attr]
+    return eval(f"lambda L: {code}", dict(SYMPY_INTERP)) if code else None
+
+
+def last_node(graph: torch.fx.Graph) -> torch.fx.Node:
+    """The node that was added last (the public list has no end that is cheap to look at)."""
+    return graph._root.prev
+
+
+# Whether a functional tensor was written to: writes to inputs become copies at the end of a program.
+was_written = torch._functionalize_has_data_mutation
+
+
 def inductor_compile(gm: torch.fx.GraphModule, inputs: list[Any], mode: Any, options: dict[str, Any]) -> Any:
     """Compile a flat graph without writes; what comes back takes one list of inputs and empties it.
 
@@ -101,10 +118,13 @@ __all__ = [
     "inductor_compile",
     "inductor_decompositions",
     "joint_graph_passes",
+    "last_node",
     "make_fx",
     "mode_count",
     "new_fake_mode",
     "next_sequence_number",
+    "size_check",
     "tensor_guards",
+    "was_written",
     "without_modes",
 ]
