@@ -51,7 +51,7 @@ def run_lanes(op: Any, level: Any, values: list[Any], flags: Any, kwargs: dict[s
     tensors = [j for j, c in enumerate(columns) if isinstance(c[lanes[0]], Tensor)]
     shapes = [tuple(tuple(columns[j][k].shape) for j in tensors) if k in rows else None for k in range(level.size)]
     chosen = level.choose(shapes)
-    good = set(level.active_lanes())
+    good = {k for k in lanes if shapes[k] == shapes[chosen]}
     out: list[Any] = []
     for column in columns:
         if isinstance(column[chosen], Tensor):
