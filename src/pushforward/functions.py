@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.checkpoint import CheckpointFunction
 
 from .batch import level as batching
@@ -110,6 +111,8 @@ def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = bound(cls, args, kwargs)
     if cls is CheckpointFunction:  # its backward works with .backward() only; the values are the same without it
         return args[0](*args[2:])
+    if cls is BackwardHookFunction:
+        return hooked(args)
     refresh_all(args)
     traced = [a for a in args if isinstance(a, Traced)]
     living = [level for level in THREAD.levels if any(a._level is level for a in traced)]
@@ -125,6 +128,17 @@ def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if recorded and any(type(a) in (Batched, Dual) and a._level is level and a.requires_grad for a in args):
             return _ORIGINAL(hybrid(cls, level), *args)
     return interpret(cls, level, args)
+
+
+def hooked(args: tuple[Any, ...]) -> Any:
+    """The identity in whose node torch puts the hooks of a module: recorded on the values themselves, their payloads as they were."""
+    out = _ORIGINAL(BackwardHookFunction, *args)
+    for made, a in zip(out, args, strict=True):
+        if type(a) is Batched and type(made) is Batched:
+            made._payload = a._payload
+        elif type(a) is Dual and type(made) is Dual:
+            made._primal, made._tangent = a._primal, a._tangent
+    return out
 
 
 def bound(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .level import THREAD
+from .torch_private import register_builtin
 from .traced import SPECIAL, Traced
 
 Tensor = torch.Tensor
@@ -75,7 +76,9 @@ def new_tensor(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
 def install() -> None:
     """Catch the constructors from now on."""
     for name in ("tensor", "as_tensor", "asarray"):
-        setattr(torch, name, constructor(getattr(torch, name)))
+        made = constructor(getattr(torch, name))
+        setattr(torch, name, made)
+        register_builtin(made, f"aten::{name}")
     SPECIAL[Tensor.new_tensor] = new_tensor
 
 

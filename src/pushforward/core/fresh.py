@@ -61,7 +61,9 @@ def released(x: Tensor) -> Tensor:
 
 def stopped(x: Tensor) -> Tensor:
     """What the user means by `x.detach()`: no derivative of any level passes."""
-    return x._stopped() if isinstance(x, Traced) else x.detach()
+    if isinstance(x, Traced):
+        return x._stopped()
+    return x.detach() if x.requires_grad else x
 
 
 def reach_outside(outputs: list[Tensor], inner: list[Tensor]) -> bool:

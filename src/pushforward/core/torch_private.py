@@ -84,6 +84,9 @@ SKIP_RECURSIVELY = _C._dynamo.eval_frame._FrameExecStrategy(
     _C._dynamo.eval_frame._FrameAction.SKIP, _C._dynamo.eval_frame._FrameAction.SKIP
 )
 
+# TorchScript knows functions by identity: what stands in for a function of torch's must be made known to it.
+register_builtin = torch.jit._builtins._register_builtin
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
@@ -110,6 +113,7 @@ __all__ = [
     "pop_mode",
     "push_mode",
     "run_backward",
+    "register_builtin",
     "set_conj",
     "set_key_excluded",
     "top_mode",
