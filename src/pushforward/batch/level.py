@@ -111,6 +111,7 @@ class BatchLevel(Level, Lanes):
         if self.successor is not None:
             return self.newest().__torch_dispatch__(func, types, args, kwargs)
         e = getattr(func, "_pushforward", None) or entry(func)
+        func = e.op
         try:
             if e.pointwise and not kwargs:
                 out = self.pointwise(e.call, args)

@@ -21,11 +21,11 @@ def fresh(x: Tensor) -> Tensor:
     if isinstance(x, Traced):
         mark_tracked(x)
         with NoFunction():
-            if not x.requires_grad:
+            if not (x.requires_grad and torch.is_grad_enabled()):  # under no_grad a view would be a constant
                 return x._alias().requires_grad_()
             return x.view_as(x)
     with NoFunction():
-        return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+        return x.view_as(x) if x.requires_grad and torch.is_grad_enabled() else x.detach().requires_grad_()
 
 
 def variable(x: Tensor) -> Tensor:

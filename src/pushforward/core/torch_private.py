@@ -87,6 +87,9 @@ SKIP_RECURSIVELY = _C._dynamo.eval_frame._FrameExecStrategy(
 # TorchScript knows functions by identity: what stands in for a function of torch's must be made known to it.
 register_builtin = torch.jit._builtins._register_builtin
 
+# Tells a custom operator with a derivative from one without, which must be an error and not a zero.
+has_kernel = _C._dispatch_has_kernel_for_dispatch_key
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
@@ -105,6 +108,7 @@ __all__ = [
     "excluded_keys",
     "fake_tensor_mode",
     "graph_task_id",
+    "has_kernel",
     "included_keys",
     "key_set_has",
     "make_wrapper",

@@ -14,6 +14,7 @@ from ..core.errors import NotDifferentiableError
 from ..core.fresh import fresh, released
 from ..core.level import autograd_on, is_grad_enabled
 from ..core.source import source_line
+from ..core.torch_private import has_kernel
 
 Tensor = torch.Tensor
 
@@ -69,9 +70,7 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
 
 def has_autograd(op: Any) -> bool:
     """Whether a custom operator was given a backward formula, or needs none."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Autograd") or torch._C._dispatch_has_kernel_for_dispatch_key(
-        op.name(), "CompositeImplicitAutograd"
-    )
+    return any(has_kernel(op.name(), key) for key in ("Autograd", "CompositeImplicitAutograd"))
 
 
 def depends_on_outside(primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ import torch
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostError, EscapedValueError
 from ..core.fresh import stopped
-from ..core.level import Level, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
+from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
@@ -101,15 +101,19 @@ class DualLevel(Level):
         return wrap(self, x, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        lazy_bits_on()
+        e = getattr(func, "_pushforward", None) or entry(func)
+        func = e.op
         with NoFunction():
-            return self.handle(entry(func), func, args, kwargs or {})
+            return self.handle(e, func, args, kwargs or {})
 
     def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator on primals and tangents."""
         primals: list[Any] = []
         tangents: list[Any] = []
         mine = moving = grad = False
+        if self.complex or e.complex or any_complex(args):
+            self.complex = True
+            lazy_bits_on()
         for a in args:
             if type(a) is Dual and a._level is self:
                 mine = True

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..core.captured import described
 from ..core.level import autograd_on, is_grad_enabled, user_stopped_gradient
 from ..core.torch_private import NoDispatch
 from ..ops.table import Entry, entry
@@ -35,7 +36,7 @@ def write(
         return in_place(level, func, args, kwargs, primals, plain, targets, flat, ours)
     for target, own in zip(flat, ours, strict=True):
         if isinstance(target, Tensor) and not own and e.name not in KEEPS_STATISTICS and _differentiable(target):
-            raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
+            raise level.captured(func.name(), described(target))
     outs, out_tangents = functional_result(level, e, func, primals, tangents, plain, moving)
     others: list[Any] = []
     if e.writes and len(outs) > len(flat):  # torch's functional forms return the written arguments last

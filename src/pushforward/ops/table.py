@@ -161,13 +161,16 @@ def _functional(op: Any) -> Any:
     return best
 
 
+ZEROS_WITHOUT_DATA = torch.ops.aten._efficientzerotensor.default
 ENTRIES: dict[Any, Entry] = {}
 
 
 def entry(op: Any) -> Entry:
     """The entry of an overload, made at its first use."""
     found = ENTRIES.get(op)
-    if found is None:
+    if op is ZEROS_WITHOUT_DATA:  # handlers run below the key that knows such zeros: others would read their data
+        found = ENTRIES[op] = op._pushforward = entry(torch.ops.aten.zeros.default)
+    elif found is None:
         found = ENTRIES[op] = Entry(op)
         op._pushforward = found  # an attribute is found faster than a key: torch hashes operators in Python
     return found
