@@ -27,7 +27,12 @@ from .core.errors import (
     TransformWarning,
 )
 from .forward.jvp import jvp, linearize
-from .jacobian.dense import hessian, hvp, jacfwd, jacrev
+from .jacobian.auto import hessian, jacobian, value_and_jacobian
+from .jacobian.compress import to_scipy
+from .jacobian.dense import hvp, jacfwd, jacrev
+from .jacobian.jacobian_plan import JacobianPlan, PatternError
+from .jacobian.memory import OutOfBudgetError
+from .jacobian.planner import plan
 from .modules import functional_call, stack_module_state
 from .program.compiled import compile  # noqa: A004  (the name people look for)
 from .program.program import Program, source, trace
@@ -47,9 +52,12 @@ __all__ = [
     "EscapedValue",
     "EscapedValueError",
     "Finding",
+    "JacobianPlan",
     "NanError",
     "NotDifferentiableError",
+    "OutOfBudgetError",
     "Pattern",
+    "PatternError",
     "Program",
     "Ragged",
     "RandomnessError",
@@ -69,18 +77,22 @@ __all__ = [
     "hessian_sparsity",
     "hvp",
     "jacfwd",
+    "jacobian",
     "jacobian_sparsity",
     "jacrev",
     "jvp",
     "lane_generator",
     "linearize",
+    "plan",
     "ragged",
     "report",
     "routes",
     "source",
     "stack_module_state",
     "testing",
+    "to_scipy",
     "trace",
+    "value_and_jacobian",
     "vjp",
     "vmap",
 ]
