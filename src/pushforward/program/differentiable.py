@@ -18,6 +18,7 @@ from .backends import runner, say_once
 from .homes import same_memory
 from .program import Program, build
 from .simplify import drop_unused
+from .torch_private import mode_count
 
 Tensor = torch.Tensor
 Live = Callable[..., list[Tensor]]
@@ -59,6 +60,8 @@ class Flat:
 
     def pull(self, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Callable[[list[Tensor]], Any]:
         """The product of cotangents with the Jacobian by the inputs that require grad; made at the first backward pass."""
+        if mode_count() or any(type(c) is not Tensor for c in cotangents):
+            return by_hand(self, inputs)  # the backward pass of a transform under way: it sees ordinary code
         key = tuple((x.shape, x.requires_grad) for x in inputs)
         found = self._pulls.get(key)
         if found is None:
@@ -99,36 +102,46 @@ def without_questions(program: Program) -> torch.fx.Graph:
     return graph
 
 
-def make_pull(flat: Flat, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Callable[[list[Tensor]], Any]:
-    """Record and wrap the product: a function of inputs and cotangents, in one flat list."""
-    n, total = flat.arguments, len(inputs)
+def product_of(flat: Flat, inputs: Sequence[Tensor]) -> Live:
+    """The product as ordinary code: a function of the arguments and the cotangents; `inputs` says which of them require grad."""
+    n = flat.arguments
     wanted = [x.requires_grad for x in inputs]
     captured = list(inputs[n:])
     check_unchanged(flat.program, captured)
 
     def product(*xs: Tensor) -> list[Tensor]:
-        variables = [fresh(x) if w else x for x, w in zip(xs[:n], wanted, strict=False)]
-        with torch.enable_grad():
+        with torch.enable_grad():  # the engine's backward pass has it off
+            variables = [fresh(x) if w else x for x, w in zip(xs[:n], wanted, strict=False)]
             outs = [o for o in flat.live(*variables) if smooth(o)]
         by = [v for v, w in zip([*variables, *captured], wanted, strict=True) if w]
         live = [(o, c) for o, c in zip(outs, xs[n:], strict=True) if o.requires_grad]
         if not live:
             return [torch.zeros_like(v, requires_grad=False) for v in by]
-        grads = torch.autograd.grad(
-            [o for o, _ in live], by, [c for _, c in live], create_graph=torch.is_grad_enabled(), allow_unused=True
-        )
+        results, seeds = zip(*live, strict=True)
+        grads = torch.autograd.grad(results, by, seeds, create_graph=torch.is_grad_enabled(), allow_unused=True)
         return [torch.zeros_like(v, requires_grad=False) if g is None else g for v, g in zip(by, grads, strict=True)]
 
+    return product
+
+
+def by_hand(flat: Flat, inputs: Sequence[Tensor]) -> Callable[[list[Tensor]], Any]:
+    """The product run as ordinary code: a function of inputs and cotangents, in one flat list."""
+    n, total, product = flat.arguments, len(inputs), product_of(flat, inputs)
+    return lambda given: product(*given[:n], *given[total:])
+
+
+def make_pull(flat: Flat, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Callable[[list[Tensor]], Any]:
+    """As `by_hand`, from a program of its own."""
+    n, total, product = flat.arguments, len(inputs), product_of(flat, inputs)
+    captured = list(inputs[n:])
     with torch.enable_grad():
         try:
             program = build(product, (*inputs[:n], *cotangents), {}, answers=64)
-            if len(program.questions) > len(flat.program.questions) or program.writes:
-                program = None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (the product itself runs; if it cannot, its own error is the one to see)
             say_once(f"the backward pass could not be recorded ({type(error).__name__}: {error})")
-            program = None
-    if program is None:
-        return lambda given: product(*given[:n], *given[total:])
+            return by_hand(flat, inputs)
+    if len(program.questions) > len(flat.program.questions) or program.writes:
+        return by_hand(flat, inputs)
     made = Flat(program, product, flat.backend)
     order = [place_of(c.example, captured) for c in program.captured]
     held = [c.example for c in program.captured]
