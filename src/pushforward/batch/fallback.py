@@ -60,23 +60,3 @@ def run_lanes(op: Any, level: Any, values: list[Any], flags: Any, kwargs: dict[s
         else:
             out.append(column[chosen])
     return out[0] if isinstance(first, Tensor) else type(first)(out) if type(first) in (list, tuple) else tuple(out)
-
-
-def empty_result(op: Any, values: list[Any], flags: Any, kwargs: dict[str, Any]) -> Any:
-    """The result for no lanes at all: shapes are learnt from one lane of zeros."""
-    padded = []
-    for v, f in zip(values, flags, strict=True):
-        if f is True:
-            padded.append(v.new_zeros(v.shape[1:]))
-        elif f is False or not any(f):
-            padded.append(v)
-        else:
-            padded.append([x.new_zeros(x.shape[1:]) if m else x for x, m in zip(v, f, strict=True)])
-    mapped = getattr(flags, "keywords", ())
-    kw = {k: v.new_zeros(v.shape[1:]) if k in mapped else v for k, v in kwargs.items()}
-    out = op(*padded, **kw)
-    if isinstance(out, Tensor):
-        return out.new_empty((0, *out.shape))
-    if isinstance(out, (list, tuple)):
-        return type(out)(o.new_empty((0, *o.shape)) if isinstance(o, Tensor) else o for o in out)
-    return out

@@ -13,7 +13,7 @@ import torch
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
-from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on
+from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, taken_off
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
@@ -54,6 +54,14 @@ class Batched(Traced):
 
     def _stopped(self) -> Batched:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._payload), self._mapped)
+
+    def _formatted(self, spec: str) -> str:
+        if not self._mapped:
+            return format(self._payload, spec)
+        with taken_off(self._level):
+            rows = self._payload.unbind(0)
+            shown = ", ".join(format(row, spec) for row in rows[:8])
+        return f"[{shown}{', …' if len(rows) > 8 else ''}]"
 
     def _describe(self) -> str:
         level = self._level
@@ -97,11 +105,6 @@ class BatchLevel(Level, Lanes):
         Level.__init__(self)
         Lanes.__init__(self, size)
         self.randomness = randomness
-
-    @property
-    def where(self) -> str:
-        """Where the transform was called."""
-        return source_line()
 
     def lift(self, x: Tensor) -> Batched:
         """A value from outside as one of this level, the same for every lane."""

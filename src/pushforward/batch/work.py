@@ -91,7 +91,7 @@ class Call:
 
     def run_level(self, level: BatchLevel, payloads: list[Any]) -> tuple[list[Any], Any]:
         """One run: every output leaf comes back as (payload, mapped)."""
-        level.call = self
+        level.call, level.func = self, self.settings.func
         if self.settings.divergence != "split":
             level.divergence = self.settings.divergence
         level.start()
@@ -143,11 +143,8 @@ class Call:
                 out.append(p.index_select(0, lanes.to(p.device)))
         return out
 
-    def before_write(self, level: Any, target: Any) -> None:
-        """Keep what an input was before it is written into: another run may need it."""
-        cell = target._cell
-        root = target._payload if cell is None else cell.root[0]
-        del level
+    def before_write(self, root: Any) -> None:
+        """Keep what an input was before its payload is written into: another run may need it."""
         for k, value in enumerate(self.inputs):
             if self.dims[k] is None or (self.writes is not None and k in self.writes):
                 continue

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..core.captured import described
 from ..core.level import autograd_on, is_grad_enabled
 from ..core.torch_private import NoDispatch
 from ..ops.table import Entry, entry
@@ -24,7 +25,7 @@ def write(
     if level.call is not None and level.call.inputs:
         for target, own in zip(targets, ours, strict=True):
             if own:
-                level.call.before_write(level, target)
+                level.call.before_write(target._payload if target._cell is None else target._cell.root[0])
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
     if e.random and level.lanes_differ(e, func, values, plain):
@@ -42,7 +43,7 @@ def write(
         return returned(func, targets) if returns_written(func) else as_uniform(level, out)
     for target, own in zip(targets, ours, strict=True):
         if isinstance(target, Tensor) and not own:
-            raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
+            raise level.captured(func.name(), described(target))
     out, out_mapped = functional_result(level, e, func, values, flags, plain)
     return stored(level, e, func, targets, out, out_mapped)
 
@@ -196,7 +197,7 @@ def random_write(
 
     for target, own in zip(targets, ours, strict=True):
         if isinstance(target, Tensor) and not own and (mapped or level.randomness == "different"):
-            raise level.captured(func.name(), f"a tensor of shape {list(target.shape)}")
+            raise level.captured(func.name(), described(target))
     if not any(ours) and level.randomness == "same":
         out = func(*values, **kwargs)
         return returned(func, targets) if returns_written(func) else as_uniform(level, out)

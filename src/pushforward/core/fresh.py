@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .level import THREAD, Level
-from .torch_private import NoFunction, mode_count, top_mode
+from .torch_private import NoFunction, mode_count, no_modes, top_mode
 from .traced import SPECIAL, Traced
 
 Tensor = torch.Tensor
@@ -107,7 +107,8 @@ def _numpy(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     del func
     x = args[0]
     dtype = (kwargs or {}).get("dtype") if len(args) < 2 else args[1]
-    kind = torch.empty(0, dtype=x.dtype).numpy().dtype if x.dtype is not torch.bfloat16 else numpy.float32
+    with no_modes():
+        kind = torch.empty(0, dtype=x.dtype).numpy().dtype if x.dtype is not torch.bfloat16 else numpy.float32
     made = numpy.array(x._level.inspect(x), dtype=kind).reshape(tuple(x.shape))
     return made if dtype is None else made.astype(dtype)
 

@@ -6,11 +6,14 @@ its mode is off, and what it calls goes to the next level down.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from .source import place_of
 from .torch_private import (
     CONJUGATE_KEY,
     NEGATIVE_KEY,
@@ -48,6 +51,7 @@ class Level(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    func: Any = None  # the user's function, for messages
     successor: Any = None  # the level that goes on for this one, where lanes have left (see `batch.lanes`)
 
     @classmethod
@@ -84,6 +88,11 @@ class Level(TorchDispatchMode):
         THREAD.levels.pop()
         self.alive = self.newest().alive = False
 
+    @property
+    def where(self) -> str:
+        """Which transform of what this is."""
+        return f"{self.name} of {place_of(self.func)}" if self.func is not None else f"a {self.name}"
+
     def newest(self) -> Any:
         """The level that goes on for this one: itself, or its last successor."""
         level = self
@@ -94,6 +103,19 @@ class Level(TorchDispatchMode):
     def on_top(self) -> bool:
         """Whether an operator called now reaches this level, and nothing below it has a say or records it."""
         return self.alive and not self.tracked and (self.held or (self.clear and mode_count() == self.depth))
+
+
+@contextlib.contextmanager
+def taken_off(level: Level) -> Iterator[None]:
+    """The modes from the top down to that of `level` taken off for a while: what runs is for the levels below."""
+    taken: list[Any] = []
+    try:
+        while level.newest().alive and (not taken or getattr(taken[-1], "newest", lambda: None)() is not level.newest()):
+            taken.append(pop_mode(None))
+        yield
+    finally:
+        for mode in reversed(taken):
+            push_mode(mode)
 
 
 class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -14,6 +15,15 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 def is_library_file(name: str) -> bool:
     """Whether a file name is ours, torch's or the interpreter's own."""
     return name.startswith((_PACKAGE, _TORCH)) or name.startswith("<frozen")
+
+
+def place_of(func: Any) -> str:
+    """A function in words: its name, and where it is written."""
+    while not hasattr(func, "__code__") and hasattr(func, "func"):
+        func = func.func
+    code = getattr(func, "__code__", None) or getattr(getattr(type(func), "forward", None), "__code__", None)
+    name = getattr(func, "__name__", None) or type(func).__name__
+    return name if code is None else f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 def source_line() -> str:

@@ -75,8 +75,8 @@ class Traced(torch.Tensor):
 
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         raise EscapedValueError(
-            f"`{func.name()}` was called on a value of a {self._level.name} that has ended. Return the value from the function "
-            f"instead of keeping it outside ({self._level.name} began at {self._level.where})."
+            f"`{func.name()}` was called on a value made in the {self._level.where}, which has ended. Return the value from the "
+            "function instead of keeping it outside."
         )
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -90,7 +90,14 @@ class Traced(torch.Tensor):
         raise TypeError(type(self).__name__)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.dim() == 0 else repr(self)
+        if not spec or self.dim():
+            return repr(self)
+        with NoFunction():
+            return self._formatted(spec)
+
+    def _formatted(self, spec: str) -> str:
+        """A number in a format: for display, so nothing is asked and no derivative is lost."""
+        raise TypeError(type(self).__name__)
 
 
 def wrap_like(cls: Any, payload: torch.Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:

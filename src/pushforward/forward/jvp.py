@@ -124,6 +124,7 @@ def jvp(
     _, leaves, flat_tangents, spec = checked(func, primals, tangents)
     stop = user_stopped_gradient()
     level = DualLevel(strict=strict)
+    level.func = func
     level.start()
     try:
         duals = [

@@ -45,13 +45,16 @@ class Dual(Traced):
     def _stopped(self) -> Dual:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._primal), None)
 
+    def _formatted(self, spec: str) -> str:
+        return format(self._primal, spec)
+
     def _describe(self) -> str:
         return f"<dual: primal {self._primal!r}, tangent {'zero' if self._tangent is None else repr(self._tangent)}>"
 
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         del args, kwargs
         msg = (
-            f"`{func.name()}` was called on a dual number whose {self._level.name} has ended. Return the value from the "
+            f"`{func.name()}` was called on a dual number made in the {self._level.where}, which has ended. Return the value from the "
             "function instead of keeping it outside."
         )
         raise EscapedValueError(msg)
@@ -90,7 +93,6 @@ class DualLevel(Level):
     """A running `jvp`."""
 
     name = "jvp"
-    where = "?"
 
     def __init__(self, *, strict: bool = False) -> None:
         Level.__init__(self)

@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
+from ..core.captured import module_path
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
 from ..core.source import source_line
 from .kinds import Decomposed, Special
-from .lanes import in_front, merged, merged_at, parted, parted_at
+from .lanes import in_front, merged, merged_at, parted, parted_at, some_lanes
 from .norm import affine_tangent, reverse, statistics, unit_tangent, wide
 from .table import row
 
 Tensor = torch.Tensor
+NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.batchnorm._NormBase)
 
 
 def shape_of(x: Tensor) -> list[int]:
@@ -32,6 +34,7 @@ def sample_dims(x: Tensor) -> list[int]:
     return [0, *range(2, x.dim())]
 
 
+@some_lanes
 def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """In training the lanes join the channels; in evaluation with shared statistics they join the samples."""
     del kwargs
@@ -44,6 +47,9 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
         return parted(out, size, n), in_front(saved_mean, False, size), in_front(saved_rstd, False, size)
     if use_batch and mean is not None and not (mapped[3] and mapped[4]):
         raise captured_statistics(op)
+    if use_batch and mean is not None and level.call is not None:
+        for buffer in (mean, var):
+            level.call.before_write(buffer)
     n_lanes = size
     given = [None if v is None else in_front(v, m, size) for v, m in zip((weight, bias, mean, var), own, strict=True)]
     flat = [None if v is None else v.reshape(-1) for v in given]
@@ -59,12 +65,13 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
 def captured_statistics(op: Any) -> CapturedWriteError:
     """The error for statistics of one lane that would go into a buffer of all lanes."""
     return CapturedWriteError(
-        f"vmap: `{op.name()}` at {source_line()} would write the statistics of each lane into running statistics that were made outside "
-        "of the mapped function. Pass the buffers as mapped arguments (functional_call), or set track_running_stats=False, or "
-        "call eval() on the module."
+        f"vmap: `{op.name()}` at {source_line()} in {module_path(NORMS) or 'a function'} would write the statistics of each lane into "
+        "running statistics that all lanes share. Use `with pf.frozen_statistics(model):`, or pass the buffers as mapped arguments "
+        "and get them back (`pf.functional_call(model, (params, buffers), x, return_buffers=True)`), or use GroupNorm."
     )
 
 
+@some_lanes
 def batch_batch_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The lanes join the channels: every result is one of a channel."""
     del kwargs
