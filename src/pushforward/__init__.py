@@ -33,7 +33,7 @@ from .jacobian.dense import hvp, jacfwd, jacrev
 from .jacobian.jacobian_plan import JacobianPlan, PatternError
 from .jacobian.memory import OutOfBudgetError
 from .jacobian.planner import plan
-from .modules import functional_call, stack_module_state
+from .modules import frozen_statistics, functional_call, stack_module_state
 from .program.compiled import compile  # noqa: A004  (the name people look for)
 from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
@@ -70,6 +70,7 @@ __all__ = [
     "compile",
     "debug_nans",
     "forward_ad",
+    "frozen_statistics",
     "functional_call",
     "grad",
     "grad_and_value",

@@ -11,13 +11,14 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.checkpoint import CheckpointFunction
 
 from .batch import level as batching
+from .batch.custom import VmapInfo
 from .batch.fallback import run_lanes
 from .batch.level import Batched, BatchLevel
 from .batch.settle import refresh_all
@@ -32,13 +33,6 @@ Tensor = torch.Tensor
 Function = torch.autograd.Function
 _ORIGINAL = Function.apply.__func__  # type: ignore[attr-defined]
 _BASE = torch.autograd.function._SingleLevelFunction
-
-
-class VmapInfo(NamedTuple):
-    """What a class's own `vmap` is told, as torch.func tells it."""
-
-    batch_size: int
-    randomness: str
 
 
 class Context:

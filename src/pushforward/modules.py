@@ -21,6 +21,7 @@ def functional_call(
     *,
     tie_weights: bool = True,
     strict: bool = False,
+    return_buffers: bool = False,
 ) -> Any:
     """Call `module` with other parameters and buffers in place of its own.
 
@@ -31,6 +32,8 @@ def functional_call(
         kwargs: the keyword arguments.
         tie_weights: a tensor shared under several names is replaced under all of them.
         strict: every parameter and buffer must be given, and no other name.
+        return_buffers: return `(output, buffers)`: a dict of all buffers as they are after the call, those that were given and the
+            module's own; neither is changed.
 
     Raises:
         ArgumentError: a name does not exist, is missing under `strict`, or tied names are given different tensors.
@@ -43,8 +46,14 @@ def functional_call(
     """
     given = merged(parameter_and_buffer_dicts)
     args = () if args is None else args if isinstance(args, tuple) else (args,)
+    if not return_buffers:
+        with replaced(module, given, tie_weights=tie_weights, strict=strict):
+            return module(*args, **(kwargs or {}))
+    own = dict(module.named_buffers())
+    given = dict(given) | {name: given.get(name, b).clone() for name, b in own.items()}
     with replaced(module, given, tie_weights=tie_weights, strict=strict):
-        return module(*args, **(kwargs or {}))
+        out = module(*args, **(kwargs or {}))
+        return out, dict(module.named_buffers())
 
 
 def merged(dicts: Any) -> dict[str, Tensor]:
@@ -118,6 +127,56 @@ def replaced(module: torch.nn.Module, given: dict[str, Tensor], *, tie_weights: 
                     if known[name][0] is store and known[name][1] == key:
                         given[name] = store[key]
             store[key] = own
+
+
+@contextlib.contextmanager
+def frozen_statistics(model: torch.nn.Module, use: str = "running") -> Iterator[torch.nn.Module]:
+    """A block in which the normalisation layers of a model leave their running statistics as they are.
+
+    Args:
+        model: any module; its layers with running statistics (BatchNorm, InstanceNorm with `track_running_stats`) are meant.
+        use: what these layers normalise by: "running", their running statistics, as in evaluation (right for single examples
+            under `vmap`), or "batch", the statistics of what they are given, as in training.
+
+    Raises:
+        ArgumentError: `use` is neither.
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+        >>> loss = lambda x: net(x[None]).sum()
+        >>> with pf.frozen_statistics(net):
+        ...     pf.vmap(pf.grad(loss))(torch.ones(5, 3)).shape
+        torch.Size([5, 3])
+    """
+    if use not in ("running", "batch"):
+        msg = f"frozen_statistics: use is {use!r}; it must be 'running' or 'batch'"
+        raise ArgumentError(msg)
+    layers = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.running_mean is not None]
+    if use == "running":
+        before = [(m, m.training) for m in layers]
+        for m in layers:
+            m.training = False
+        try:
+            yield model
+        finally:
+            for m, training in before:
+                m.training = training
+        return
+    stores = [(m, m.track_running_stats, {k: m._buffers[k] for k in _STATISTICS}) for m in layers]
+    for m in layers:
+        m.track_running_stats = False
+        for k in _STATISTICS:
+            m._buffers[k] = None
+    try:
+        yield model
+    finally:
+        for m, tracked, buffers in stores:
+            m.track_running_stats = tracked
+            m._buffers.update(buffers)
+
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def stack_module_state(models: Sequence[torch.nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

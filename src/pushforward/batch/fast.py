@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..core.torch_private import PYTHON_KEY, make_wrapper, set_key_excluded
+from ..core.torch_private import PYTHON_KEY, autocast_on, make_wrapper, set_key_excluded
+from ..ops.shared import is_shared, shared_matmul
 from .level import Batched, wrap
 
 Tensor = torch.Tensor
@@ -193,17 +194,39 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def linear(func: Any, args: tuple[Any, ...]) -> Any:
-    """`F.linear` of a mapped input with constant weights."""
-    x = args[0]
-    if type(x) is not Batched or not x._mapped or type(x._payload) is not Tensor or not x._level.on_top():
+    """`F.linear` of a mapped input, with weights from outside or with shared ones that a gradient is taken by."""
+    x, w = args[0], args[1]
+    bias = args[2] if len(args) > 2 else None
+    if type(x) is not Batched or not x._mapped or type(x._payload) is not Tensor or x._payload.dim() < 2:
         return None
-    for w in args[1:]:
-        if w is not None and ((type(w) is not Tensor and type(w) is not Parameter) or w.requires_grad):
+    level = x._level
+    if not level.on_top():
+        return None
+    if type(w) is Batched:
+        q = w._payload
+        if not w._mapped or w._level is not level or type(q) is not Tensor or q.dim() != 3 or not is_shared(q):
             return None
-    if x._payload.dim() < 2:
-        return None
-    out = direct(func, x._payload, *args[1:], held=x._level.held)
-    return wrap(x._level, out, True)
+        if type(bias) is Batched:
+            if not bias._mapped or bias._level is not level or type(bias._payload) is not Tensor:
+                return None
+            bias = bias._payload
+        elif bias is not None:
+            return None
+        if q.dtype is not x._payload.dtype or (bias is not None and bias.dtype is not q.dtype) or autocast_on():
+            return None
+        return wrap(level, direct(_shared_linear, x._payload, q, bias, held=level.held), True)
+    for v in (w, bias):
+        if v is not None and ((type(v) is not Tensor and type(v) is not Parameter) or v.requires_grad):
+            return None
+    return wrap(level, direct(func, x._payload, *args[1:], held=level.held), True)
+
+
+def _shared_linear(p: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
+    flat = p.unsqueeze(1) if p.dim() == 2 else p if p.dim() == 3 else p.flatten(1, -2)
+    out = shared_matmul(flat, q.transpose(1, 2))
+    if bias is not None:
+        out = out + bias.unsqueeze(1)
+    return out if p.dim() == 3 else out.reshape(*p.shape[:-1], q.shape[1])
 
 
 def item(func: Any, args: tuple[Any, ...]) -> Any:

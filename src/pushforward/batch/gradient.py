@@ -20,6 +20,7 @@ from .level import Batched, wrap
 from .settle import refresh_all
 
 Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
 _GIVEN_UP: set[Any] = set()
 
 
@@ -30,23 +31,29 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
         return None
     level = levels[0]
     for x in leaves:
-        if type(x) is not Batched or x._level is not level or not x._mapped or x._cell is not None:
+        if type(x) is Batched:
+            p = x._payload
+            if x._level is not level or not x._mapped or x._cell is not None or type(p) is not Tensor:
+                return None
+        elif (type(x) is Tensor or type(x) is Parameter) and not x.requires_grad and x.layout is torch.strided:
+            p = x
+        else:
             return None
-        if type(x._payload) is not Tensor or x._payload.is_conj() or x._payload.is_neg():
+        if p.is_conj() or p.is_neg():
             return None
     return level if level.on_top() and torch.is_grad_enabled() else None
 
 
 def gradient(
-    level: Any, leaves: list[Batched], call: Callable[[list[Any]], tuple[Any, Any]], check: Callable[[Any], Tensor]
+    level: Any, leaves: list[Tensor], call: Callable[[list[Any]], tuple[Any, Any]], check: Callable[[Any], Tensor]
 ) -> tuple[list[Any], Any, Any, bool]:
     """Gradients by mapped leaves, output, aux, and whether the graph of the payloads is kept.
 
     `call` gets the new leaves and returns `(output, aux)`; `check` refuses an output that is no scalar.
     """
-    payloads = [x._payload for x in leaves]
-    connected = any(p.requires_grad for p in payloads)
-    with NoDispatch():
+    with NoDispatch():  # a value that all lanes share gets a derivative for each: seen B times, not copied
+        payloads = [x._payload if type(x) is Batched else x.unsqueeze(0).expand(level.size, *x.shape) for x in leaves]
+        connected = any(p.requires_grad for p in payloads)
         inner = [p.view_as(p) if p.requires_grad else p.detach().requires_grad_() for p in payloads]
     saw_grad, level.saw_grad = level.saw_grad, False
     level.payload_graphs += 1

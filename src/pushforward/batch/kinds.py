@@ -14,6 +14,7 @@ import torch
 from ..core.level import resumed
 from ..ops import kinds
 from ..ops.table import Entry
+from .custom import batch_custom
 from .fallback import lane_loop, run_lanes
 from .settle import payload_in
 
@@ -33,6 +34,8 @@ def batching_rule(e: Entry) -> Rule:
     formula = e.rule("formula")
     if formula is not None:
         return decomposed(kinds.Decomposed(formula))
+    if e.op.namespace not in ("aten", "prims", "prim"):
+        return batch_custom
     if e.composite:
         return decomposed(kinds.Decomposed())
     data_dependent = e.dynamic or torch.Tag.data_dependent_output in e.op.tags

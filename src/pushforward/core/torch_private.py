@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -90,6 +91,12 @@ register_builtin = torch.jit._builtins._register_builtin
 # Tells a custom operator with a derivative from one without, which must be an error and not a zero.
 has_kernel = _C._dispatch_has_kernel_for_dispatch_key
 
+# Where `torch.library.custom_op` keeps the vmap that the author of an operator registered.
+custom_operators = OPDEFS
+
+# A short way that computes a product itself must leave it to torch where a lower precision was asked for, on any device.
+autocast_on = _C._is_any_autocast_enabled
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
@@ -105,6 +112,8 @@ __all__ = [
     "NoDispatch",
     "NoFunction",
     "TorchDispatchMode",
+    "custom_operators",
+    "autocast_on",
     "excluded_keys",
     "fake_tensor_mode",
     "graph_task_id",

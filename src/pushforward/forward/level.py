@@ -310,12 +310,11 @@ class DualLevel(Level):
             self.lose(".item(), float() or the like")
         return python_value(value._primal)
 
-    def lose(self, how: str) -> None:
+    def lose(self, how: str, what: str = "reads a differentiated value as a Python number") -> None:
         """Say that a derivative is lost here."""
         where = source_line()
         text = (
-            f"{how} at {where} reads a differentiated value as a Python number: its derivative is lost. Stay with tensors, or "
-            "say `.detach()` first."
+            f"{how} at {where} {what}: its derivative is lost. Stay with tensors that have one, or say `.detach()` first."
         )
         if self.strict:
             raise DerivativeLostError(text)

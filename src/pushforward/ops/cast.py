@@ -31,4 +31,15 @@ def batch_copied(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict
     return op(x.movedim(2, -1), *args[1:], **kwargs).movedim(-1, 2)
 
 
-row("clone _to_copy", ElementwiseLinear(), batch=batch_copied)
+def tangent_cast(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """_to_copy: the same cast of the tangent; integers have none, which the level says."""
+    out = op(*primals, **kwargs)
+    if out.is_complex() or out.is_floating_point():
+        return out, op(tangents[0], **kwargs)
+    if out.dtype is not torch.bool:
+        level.lose(f"a cast to {str(out.dtype).removeprefix('torch.')}", "makes integers of a differentiated value")
+    return out, None
+
+
+row("clone", ElementwiseLinear(), batch=batch_copied)
+row("_to_copy", ElementwiseLinear(), batch=batch_copied, tangent=tangent_cast)
