@@ -197,6 +197,23 @@ def test_least_squares_where_some_lanes_lack_rank():
         torch.testing.assert_close(g, e)
 
 
+def test_least_squares_in_nested_lanes_of_different_rank():
+    a, b = random(3, 2, 4, 2), random(4, 1, seed=1)
+    a[1, 1, :, 1] = a[1, 1, :, 0]
+
+    def f(x):
+        return L.lstsq(x, b, driver="gelss").residuals.sum()
+
+    expected = torch.stack([torch.stack([f(x) for x in rows]) for rows in a])
+    torch.testing.assert_close(pf.vmap(pf.vmap(f))(a), expected)
+
+
+def test_matrix_exponential_of_a_stack_with_the_lanes_last():
+    a = random(2, 3, 3, 4)
+    expected = torch.stack([L.matrix_exp(x) for x in a.unbind(-1)])
+    torch.testing.assert_close(pf.vmap(L.matrix_exp, in_dims=-1)(a), expected)
+
+
 def test_a_singular_lane_is_an_error():
     a = matrices(3)
     a[1] = 0

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .kinds import Bilinear, Special
-from .linalg import Tensor, line_up, listed, one_matrix, plus
+from .linalg import Tensor, line_up, listed, plus
 from .table import row
 
 
@@ -67,12 +67,11 @@ def batch_lstsq(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[
     m, n = a.shape[-2:]
     driver = kwargs.get("driver", args[3] if len(args) > 3 else None) or "gelsy"
     if m > n and driver != "gelsy" and size:
-        full = (rank == n).reshape(size, -1).all(-1)
-        lane = level.choose(listed(full))
-        if full[lane] and residuals.shape[0] != size:
-            residuals = (a @ x - b).abs().square().sum(-2)
-        elif not full[lane]:
+        full = listed((rank == n).reshape(size, -1).all(-1))
+        if not full[level.choose(full)]:
             residuals = residuals.new_empty(0)
+        elif residuals.shape[0] != size:  # torch leaves all of them out as soon as one matrix lacks rank
+            residuals = (a @ x - b).abs().square().sum(-2)
     x = x.squeeze(-1) if vector else x
     return x, *[o.unsqueeze(0).expand(size, 0) if o.shape == (0,) else o for o in (residuals, rank, values)]
 
@@ -97,6 +96,12 @@ def tangent_lstsq(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
         moved = plus(plus(a @ dx, None if da is None else da @ x), None if db is None else -db)
         dresiduals = 2 * (error.conj() * moved).sum(-2).real if error.is_complex() else 2 * (error * moved).sum(-2)
     return out, (dx.squeeze(-1) if vector else dx, dresiduals, None, None)
+
+
+def batch_matrix_exp(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """linalg_matrix_exp: the operator views its stack as one dimension."""
+    del level, mapped, kwargs
+    return op(args[0].contiguous())
 
 
 def tangent_matrix_exp(
@@ -129,5 +134,5 @@ def batch_cross(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[
 
 row("linalg_pinv", Special(), batch=batch_pinv, tangent=tangent_pinv)
 row("linalg_lstsq", Special(), batch=batch_lstsq, tangent=tangent_lstsq)
-row("linalg_matrix_exp", Special(), batch=one_matrix, tangent=tangent_matrix_exp)
+row("linalg_matrix_exp", Special(), batch=batch_matrix_exp, tangent=tangent_matrix_exp)
 row("linalg_cross", Bilinear(), batch=batch_cross)
