@@ -15,13 +15,14 @@ import torch
 
 from ..core.fresh import stopped
 from .kinds import Special
-from .lanes import in_front, merged, parted
+from .lanes import in_front, merged, parted, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
 BLOCK = 256
 
 
+@some_lanes
 def batch_attention(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The lanes join the samples, also in a mask that is mapped."""
     size = level.size

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from .kinds import Bilinear, Decomposed, Special
-from .lanes import in_front, merged, merged_at, parted, parted_at
+from .lanes import in_front, merged, merged_at, parted, parted_at, some_lanes
+from .shared import is_shared, shared_convolution
 from .table import row
 
 Tensor = torch.Tensor
 
 
+@some_lanes
 def batch_convolution(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """Lanes as samples, output channels or groups."""
     del kwargs
@@ -31,6 +33,8 @@ def batch_convolution(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
         else:
             out = in_front(op(x, weight, None, *rest, groups), False, size)
         return with_bias(out, bias, mb) if mb else out
+    if mx and is_shared(weight):
+        return with_bias(shared_convolution(op, x, weight, rest, groups), bias, mb)
     if not mx and groups == 1:
         wide = merged_at(weight, 1) if transposed else merged(weight)
         out = op(x, wide, None, *rest, 1)
@@ -47,6 +51,7 @@ def with_bias(out: Tensor, bias: Tensor | None, mapped: bool) -> Tensor:
     return out + bias.reshape(lanes, 1, -1, *[1] * (out.dim() - 3))
 
 
+@some_lanes
 def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """By input: lanes as samples (groups for mapped weights). By weight: a weight for each lane, by groups. By bias: sums."""
     del kwargs

@@ -12,7 +12,7 @@ import torch
 
 from .derived import pulled_back
 from .kinds import Special
-from .lanes import in_front
+from .lanes import in_front, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
@@ -63,6 +63,7 @@ def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
     return pulled_back(lambda v: pdist(v, p), [x], [g])[0]
 
 
+@some_lanes
 def batch_cdist(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """The lanes are one more batch dimension, in front."""
     rank = max(a.dim() - bool(m) for a, m in zip(args[:2], mapped, strict=False))
@@ -73,6 +74,7 @@ def batch_cdist(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[
     return op(*moved, *args[2:], **kwargs)
 
 
+@some_lanes
 def batch_cdist_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """Everything with all batch dimensions, which the kernel wants equal and contiguous."""
     del kwargs

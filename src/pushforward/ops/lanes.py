@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 Tensor = torch.Tensor
+Rule = Callable[..., Any]
 
 
 def in_front(x: Tensor, mapped: bool, size: int) -> Tensor:
@@ -48,12 +50,43 @@ def parted_at(x: Tensor, dim: int, size: int) -> Tensor:
     return x.reshape(*x.shape[:dim], size, n, *x.shape[dim + 1 :]).movedim(dim, 0)
 
 
-def over_samples(rank: int) -> Callable[..., Any]:
+def empty_result(op: Any, values: list[Any], flags: Any, kwargs: dict[str, Any]) -> Any:
+    """The result for no lanes at all: shapes are learnt from one lane of zeros."""
+    padded = []
+    for v, f in zip(values, flags, strict=True):
+        if f is True:
+            padded.append(v.new_zeros(v.shape[1:]))
+        elif f is False or not any(f):
+            padded.append(v)
+        else:
+            padded.append([x.new_zeros(x.shape[1:]) if m else x for x, m in zip(v, f, strict=True)])
+    mapped = getattr(flags, "keywords", ())
+    kw = {k: v.new_zeros(v.shape[1:]) if k in mapped else v for k, v in kwargs.items()}
+    out = op(*padded, **kw)
+    if isinstance(out, Tensor):
+        return out.new_empty((0, *out.shape))
+    if isinstance(out, (list, tuple)):
+        return type(out)(o.new_empty((0, *o.shape)) if isinstance(o, Tensor) else o for o in out)
+    return out
+
+
+def some_lanes(rule: Rule) -> Rule:
+    """`rule`, spared the case of no lanes at all, which kernels of fixed geometry refuse."""
+
+    @functools.wraps(rule)
+    def guarded(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        return rule(op, level, args, mapped, kwargs) if level.size else empty_result(op, args, mapped, kwargs)
+
+    return guarded
+
+
+def over_samples(rank: int) -> Rule:
     """A batching rule for operators on `[N, …]` of `rank` dimensions (or, without N, one less) that treat the samples alike.
 
     The lanes join N, or stand for it. A size argument called `input_size` counts N too.
     """
 
+    @some_lanes
     def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
         size = level.size
         moved = [a.contiguous() if isinstance(a, Tensor) else a for a in all_in_front(args, mapped, size)]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .kinds import Special
-from .lanes import behind
+from .lanes import behind, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
@@ -42,6 +42,7 @@ def filled(op: Any, args: list[Any], mapped: Any) -> tuple[list[Any], Any]:
     return [*args, *missing], [*mapped, *[False] * len(missing)]
 
 
+@some_lanes
 def batch_loss(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """The elements, then the reduction of each lane."""
     args, mapped = filled(op, args, mapped)
@@ -54,6 +55,7 @@ def batch_loss(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[s
     return out.mean(rest) if reduction == MEAN else out.sum(rest)
 
 
+@some_lanes
 def batch_loss_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """The gradient of each element; a mean divides by the size of one lane."""
     args, mapped = filled(op, args, mapped)

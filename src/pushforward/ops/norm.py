@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .kinds import Special
-from .lanes import behind, in_front, merged, parted
+from .lanes import behind, in_front, merged, parted, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
@@ -65,6 +65,7 @@ def reverse(
 # -- layer norm -------------------------------------------------------------------------------------------------------
 
 
+@some_lanes
 def batch_layer_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """Any leading dimensions are samples, the mapped one too."""
     del kwargs
@@ -81,6 +82,7 @@ def batch_layer_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
     return out, mean, rstd
 
 
+@some_lanes
 def batch_layer_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """By x: one call. By weight and bias: sums for each lane."""
     del kwargs
@@ -138,6 +140,7 @@ row("native_layer_norm_backward", Special(), batch=batch_layer_norm_backward, fo
 # -- group norm -------------------------------------------------------------------------------------------------------
 
 
+@some_lanes
 def batch_group_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The lanes join the samples."""
     del kwargs
@@ -161,6 +164,7 @@ def over_channels(v: Tensor, mapped: bool, x: Tensor) -> Tensor:
     return v.reshape(*shape, *[1] * (x.dim() - 3))
 
 
+@some_lanes
 def batch_group_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """By x: the lanes join the samples. By weight and bias: sums for each lane."""
     del kwargs

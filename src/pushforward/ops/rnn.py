@@ -15,7 +15,7 @@ import torch
 
 from .derived import pulled_back
 from .kinds import Special
-from .lanes import in_front, merged_at, parted_at
+from .lanes import in_front, merged_at, parted_at, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
@@ -167,6 +167,7 @@ def fused_layer_backward(
     return by_x, *by_w, by_h, by_c
 
 
+@some_lanes
 def batch_fused_layer(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The lanes join the batch where the weights are shared; with a network for each lane, one after the other step by step."""
     del kwargs

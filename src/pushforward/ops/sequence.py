@@ -15,7 +15,7 @@ import torch
 from ..core.fresh import stopped
 from .derived import pulled_back
 from .kinds import Special
-from .lanes import in_front, merged_at
+from .lanes import in_front, merged_at, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
@@ -121,6 +121,7 @@ def joined(args: list[Any], mapped: Any, size: int) -> tuple[Tensor, Tensor, Any
     )
 
 
+@some_lanes
 def batch_ctc(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The lanes join the samples."""
     size = level.size
@@ -128,6 +129,7 @@ def batch_ctc(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[st
     return loss.reshape(size, -1), alpha.reshape(size, -1, *alpha.shape[1:])
 
 
+@some_lanes
 def batch_ctc_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """The lanes join the samples."""
     size = level.size
