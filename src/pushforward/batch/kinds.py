@@ -24,14 +24,13 @@ Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
 
 def batching_rule(e: Entry) -> Rule:
     """The rule of an operator: hand-written, by kind, or the loop over lanes."""
-    hand = e.rule("batch")
+    hand, formula = e.rule("batch"), e.rule("formula")
     if hand is not None:
-        return hand
+        return hand if formula is None else or_by_formula(hand, decomposed(kinds.Decomposed(formula)))
     if e.row is not None:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):
                 return make(e.row.kind)
-    formula = e.rule("formula")
     if formula is not None:
         return decomposed(kinds.Decomposed(formula))
     if e.op.namespace not in ("aten", "prims", "prim"):
@@ -40,6 +39,16 @@ def batching_rule(e: Entry) -> Rule:
         return decomposed(kinds.Decomposed())
     data_dependent = e.dynamic or torch.Tag.data_dependent_output in e.op.tags
     return run_lanes if data_dependent else lane_loop
+
+
+def or_by_formula(hand: Rule, written_out: Rule) -> Rule:
+    """A hand-written rule that may decline, and the operator's formula where it does."""
+
+    def rule(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        out = hand(op, level, args, mapped, kwargs)
+        return written_out(op, level, args, mapped, kwargs) if out is NotImplemented else out
+
+    return rule
 
 
 def no_mapped_keywords(rule: Rule) -> Rule:
@@ -127,7 +136,7 @@ def reduction(kind: kinds.Reduction) -> Rule:
         x, rank = args[0], args[0].dim() - 1
         short = op.name().split("::")[1]
         full = FULL.get(short if "." in short else short + ".default")
-        if full is not None:
+        if full is not None and (len(args) == 1 or args[1] is None):
             other = getattr(getattr(torch.ops.aten, full[0]), full[1])
             along = [1] if full[1] == "dim_IntList" else 1
             out = other(x.flatten(1) if rank > 0 else x.unsqueeze(1), along, **kwargs)
@@ -143,6 +152,8 @@ def reduction(kind: kinds.Reduction) -> Rule:
         many = "int[]" in str(schema[position].type) or "List[int]" in str(schema[position].type)
         keepdim = bool(kwargs.get("keepdim", args[keep] if keep is not None and keep < len(args) else False))
         squeeze = None
+        if many and dim is not None and len(dim) == 0 and short in ("any.dims", "all.dims"):
+            return x != 0  # to these, no dimensions are none
         if dim is None or (many and len(dim) == 0):
             if many:
                 dim = list(range(1, rank + 1)) or [1]
