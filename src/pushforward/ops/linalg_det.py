@@ -5,10 +5,13 @@
 det is a polynomial, so all its derivatives exist everywhere, singular matrices included; those of slogdet exist where
 A is invertible. `determinant` is det in a form that can be differentiated to any order anywhere:
 
-* Bird's recursion F ← μ(F) A uses products and sums alone (R. S. Bird, Inf. Process. Lett. 111, 2011).
-* A larger A is first brought near its singular values, M = Uᴴ A V with constant U, V. Small singular values are lifted,
-  W = M + D, so that W is well conditioned; then det A = det(UVᴴ) det W det(I − D W⁻¹). The last matrix has rows of the
-  identity wherever D is zero, and only there would the recursion lose digits.
+* Up to 3 × 3 it is written out; beyond, Bird's recursion F ← μ(F) A uses products and sums alone (R. S. Bird, Inf.
+  Process. Lett. 111, 2011).
+* A larger A is first brought to its singular values, M = Uᴴ A V with constant U, V. Small ones are lifted, W = M + D,
+  so that W is well conditioned, and det A = det(UVᴴ) det W det(I − D W⁻¹). Where D is zero the last matrix has rows of
+  the identity, so that only the block of lifted values counts. It has K = order + 1 rows: only the K smallest values
+  are lifted; fewer than K derivatives lose no digits to the others, and where more than K values are zero, so are all
+  derivatives up to order K.
 """
 
 from __future__ import annotations
@@ -25,22 +28,38 @@ from .linalg_lu import factored, lu_tangent
 from .table import row
 
 SMALL = 0.05  # a singular value below this share of the largest is lifted
-DIRECT = 3  # up to this size the recursion alone is exact to rounding
+WRITTEN = 3  # up to this size the determinant is written out
 
 
 def mu(f: Tensor) -> Tensor:
     """The part above the diagonal, and on it minus the sum of the diagonal below."""
     n = f.shape[-1]
-    below = torch.ones(n, n, dtype=f.dtype, device=f.device).triu(1)
-    return f.triu(1) - torch.diag_embed((diagonal(f).unsqueeze(-2) * below).sum(-1))
+    below = torch.ones(n, n, dtype=f.dtype, device=f.device).tril(-1)
+    return f.triu(1) - torch.diag_embed((diagonal(f).unsqueeze(-2) @ below).squeeze(-2))
 
 
-def bird(a: Tensor) -> Tensor:
-    """The determinant by products and sums: n − 1 products of matrices."""
+def polynomial(a: Tensor) -> Tensor:
+    """The determinant by products and sums."""
     n, f = a.shape[-1], a
+    if n == 1:
+        return a[..., 0, 0]
+    if n == 2:
+        return a[..., 0, 0] * a[..., 1, 1] - a[..., 0, 1] * a[..., 1, 0]
+    if n == 3:
+        return (a[..., 0, :] * torch.linalg.cross(a[..., 1, :], a[..., 2, :])).sum(-1)
     for _ in range(n - 1):
         f = mu(f) @ a
     return f[..., 0, 0] if n % 2 else -f[..., 0, 0]
+
+
+def polynomial_tangent(a: Tensor, da: Tensor) -> tuple[Tensor, Tensor]:
+    """`polynomial` and its tangent: dF ← μ(dF) A + μ(F) dA."""
+    n, f, df = a.shape[-1], a, da
+    for _ in range(n - 1):
+        m = mu(f)
+        f, df = m @ a, mu(df) @ a + m @ da
+    sign = 1 if n % 2 else -1
+    return sign * f[..., 0, 0], sign * df[..., 0, 0]
 
 
 def product(x: Tensor) -> Tensor:
@@ -60,13 +79,23 @@ def parity(pivots: Tensor, dtype: torch.dtype) -> Tensor:
     return (1 - 2 * ((pivots != steps).sum(-1) % 2)).to(dtype)
 
 
-def lifted(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Constants of a point: phase det(UVᴴ), Uᴴ, V, and the lift of the small singular values."""
+def lifted(a: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Constants of a point: a factor, Uᴴ, V, and the lift of the singular values.
+
+    The factor is det(UVᴴ), and 0 where more than k singular values are.
+    """
     u, s, vh = torch.linalg.svd(stopped(a))
-    phase = torch.ops.aten._linalg_det(u @ vh)[0]
     top = s[..., :1]
-    lift = torch.where(s <= SMALL * top, torch.where(top == 0, torch.ones_like(top), top), torch.zeros_like(s))
-    return phase, u.mH, vh.mH, lift.to(a.dtype).unsqueeze(-1)
+    nothing = s <= 10 * s.shape[-1] * torch.finfo(s.dtype).eps * top
+    small = torch.cat([nothing[..., :-k], s[..., -k:] <= SMALL * top], -1)
+    lift = torch.where(small, torch.where(top == 0, 1, top), 0).to(a.dtype)
+    factor = torch.ops.aten._linalg_det(u @ vh)[0] * ~nothing[..., :-k].any(-1)
+    return factor, u.mH, vh.mH, lift
+
+
+def block_size(n: int) -> int:
+    """How many singular values may be lifted."""
+    return min(n, max(WRITTEN, THREAD.order + 1))
 
 
 def determinant(a: Tensor) -> Tensor:
@@ -74,37 +103,30 @@ def determinant(a: Tensor) -> Tensor:
     n = a.shape[-1] if a.dim() > 1 else 0
     if n == 0 or a.shape[-2] != n:
         return torch.ops.aten._linalg_det(a)[0]
-    if n <= DIRECT:
-        return bird(a)
-    phase, uh, v, lift = lifted(a)
-    shifted = uh @ a @ v + lift * identity(n, a)
-    lu, pivots = torch.linalg.lu_factor_ex(shifted)[:2]
-    rest = identity(n, a) - lift * torch.linalg.inv(shifted)
-    return phase * parity(pivots, a.dtype) * product(diagonal(lu)) * bird(rest)
-
-
-def bird_tangent(a: Tensor, da: Tensor) -> tuple[Tensor, Tensor]:
-    """`bird` and its tangent: dF ← μ(dF) A + μ(F) dA."""
-    n, f, df = a.shape[-1], a, da
-    for _ in range(n - 1):
-        m = mu(f)
-        f, df = m @ a, mu(df) @ a + m @ da
-    sign = 1 if n % 2 else -1
-    return sign * f[..., 0, 0], sign * df[..., 0, 0]
+    if n <= WRITTEN:
+        return polynomial(a)
+    k = block_size(n)
+    factor, uh, v, lift = lifted(a, k)
+    lu, pivots = torch.linalg.lu_factor_ex(uh @ a @ v + torch.diag_embed(lift))[:2]
+    unit = identity(n, a)[:, -k:].expand(*a.shape[:-1], k)
+    inverse = torch.linalg.lu_solve(lu, pivots, unit)[..., -k:, :]
+    rest = identity(k, a) - lift[..., -k:].unsqueeze(-1) * inverse
+    return factor * parity(pivots, a.dtype) * product(diagonal(lu)) * polynomial(rest)
 
 
 def determinant_tangent(a: Tensor, da: Tensor) -> tuple[Tensor, Tensor]:
     """`determinant` and its tangent."""
     n = a.shape[-1]
-    if n <= DIRECT:
-        return bird_tangent(a, da)
-    phase, uh, v, lift = lifted(a)
-    shifted, moved = uh @ a @ v + lift * identity(n, a), uh @ da @ v
-    lu, pivots = torch.linalg.lu_factor_ex(shifted)[:2]
-    inverse = torch.linalg.inv(shifted)
-    by = inverse @ moved
-    rest, drest = bird_tangent(identity(n, a) - lift * inverse, lift * (by @ inverse))
-    whole = phase * parity(pivots, a.dtype) * product(diagonal(lu))
+    if n <= WRITTEN:
+        return polynomial_tangent(a, da)
+    k = block_size(n)
+    factor, uh, v, lift = lifted(a, k)
+    lu, pivots = torch.linalg.lu_factor_ex(uh @ a @ v + torch.diag_embed(lift))[:2]
+    inverse = torch.linalg.lu_solve(lu, pivots, identity(n, a).expand(a.shape))
+    by, rows = inverse @ (uh @ da @ v), lift[..., -k:].unsqueeze(-1)
+    moved = by[..., -k:, :] @ inverse[..., -k:]
+    rest, drest = polynomial_tangent(identity(k, a) - rows * inverse[..., -k:, -k:], rows * moved)
+    whole = factor * parity(pivots, a.dtype) * product(diagonal(lu))
     return whole * rest, whole * (diagonal(by).sum(-1) * rest + drest)
 
 
