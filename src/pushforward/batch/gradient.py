@@ -16,7 +16,7 @@ from ..core.fresh import reach_outside
 from ..core.level import THREAD
 from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode, run_backward
 from ..core.traced import SPECIAL, NeedsGraph
-from .level import Batched, wrap
+from .level import Batched, BatchLevel, wrap
 from .settle import refresh_all
 
 Tensor = torch.Tensor
@@ -30,6 +30,8 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
     if len(levels) != 1 or getattr(func, "__code__", None) in _GIVEN_UP:
         return None
     level = levels[0]
+    if type(level) is not BatchLevel:
+        return None
     for x in leaves:
         if type(x) is Batched:
             p = x._payload
@@ -108,6 +110,13 @@ def _watched(previous: Any) -> Any:
     return special
 
 
+def _requires_grad(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """`x.requires_grad`: true where the payload is recorded in place of the value."""
+    del kwargs
+    x = args[0]
+    return func(x) or (type(x) is Batched and bool(x._level.payload_graphs) and x._payload.requires_grad)
+
+
 def watch() -> None:
     """Give up an attempt where the graph of a mapped value is looked at."""
     looks = [
@@ -119,10 +128,11 @@ def watch() -> None:
         torch.autograd.grad,
         torch.autograd.backward,
     ]
-    looks += [getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf", "grad", "_version", "output_nr")]
+    looks += [getattr(Tensor, name).__get__ for name in ("grad_fn", "is_leaf", "grad", "_version", "output_nr")]
     looks += [getattr(Tensor, name).__set__ for name in ("requires_grad", "grad")]
     for func in looks:
         SPECIAL[func] = _watched(SPECIAL.get(func))
+    SPECIAL[Tensor.requires_grad.__get__] = _requires_grad  # type: ignore[attr-defined]
 
 
 watch()

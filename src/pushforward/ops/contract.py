@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .kinds import Bilinear, Decomposed
+from .shared import is_shared, shared_matmul
 from .table import row
 
 Tensor = torch.Tensor
@@ -28,6 +29,11 @@ def matmul2(a: Tensor, am: bool, b: Tensor, bm: bool) -> Tensor:
         size, k, m = b.shape
         flat = a @ b.permute(1, 0, 2).reshape(k, size * m)
         return flat.reshape(a.shape[0], size, m).permute(1, 0, 2)
+    if am and bm:
+        if is_shared(b):
+            return shared_matmul(a, b)
+        if is_shared(a):
+            return shared_matmul(b.transpose(1, 2), a.transpose(1, 2)).transpose(1, 2)
     return a @ b
 
 
@@ -52,6 +58,8 @@ def batch_mv(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str
     a, v = args[0], args[1]
     if mapped[1] and not mapped[0]:
         return v @ a.t()
+    if mapped[0] and mapped[1] and is_shared(a):
+        return shared_matmul(v.unsqueeze(1), a.transpose(1, 2)).squeeze(1)
     return (a @ v.unsqueeze(-1)).squeeze(-1)
 
 
