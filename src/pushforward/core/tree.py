@@ -113,11 +113,8 @@ def broadcast_prefix(prefix: Any, tree: Any, *, is_leaf: Callable[[Any], bool]) 
     register_dataclasses(tree)
     if is_leaf(prefix):
         return [prefix] * len(flatten(tree)[0])
-    pre, pre_spec = torch_tree.tree_flatten(prefix, is_leaf=lambda v: v is not prefix)
-    if not _same_node(prefix, tree):
-        return None
-    parts, _ = torch_tree.tree_flatten(tree, is_leaf=lambda v: v is not tree)
-    if len(parts) != len(pre) or pre_spec.num_children == 0 != len(parts):
+    pre, parts = _children(prefix), _children(tree)
+    if pre is None or parts is None or len(parts) != len(pre) or not _same_node(prefix, tree):
         return None
     if isinstance(prefix, dict):
         if set(prefix) != set(tree):
@@ -130,6 +127,16 @@ def broadcast_prefix(prefix: Any, tree: Any, *, is_leaf: Callable[[Any], bool]) 
             return None
         out += below
     return out
+
+
+def _children(node: Any) -> list[Any] | None:
+    """What a node holds, one level down; None for a leaf.
+
+    `tree_flatten(node, is_leaf=...)` would do, but its closures form a cycle that keeps every tensor of the tree until the collector runs.
+    """
+    kind = torch_tree._get_node_type(node)
+    found = torch_tree.SUPPORTED_NODES.get(kind)
+    return None if found is None else list(found.flatten_fn(node)[0])
 
 
 def _same_node(prefix: Any, tree: Any) -> bool:
