@@ -26,6 +26,7 @@ from .core.errors import (
     TransformError,
     TransformWarning,
 )
+from .core.opaque import opaque as _opaque
 from .forward.jvp import jvp, linearize
 from .jacobian.auto import hessian, jacobian, value_and_jacobian
 from .jacobian.compress import to_scipy
@@ -34,7 +35,7 @@ from .jacobian.jacobian_plan import JacobianPlan, PatternError
 from .jacobian.memory import OutOfBudgetError
 from .jacobian.planner import plan
 from .modules import frozen_statistics, functional_call, stack_module_state
-from .program.compiled import compile  # noqa: A004  (the name people look for)
+from .program.compiled import compile
 from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
 from .sparsity.csr import Pattern
@@ -97,3 +98,8 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+# Under `torch.compile` each of these is a graph break; what runs inside is not traced.
+for _name in __all__:
+    if hasattr(globals()[_name], "__code__"):
+        _opaque(globals()[_name])

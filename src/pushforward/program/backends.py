@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..core.errors import ArgumentError, SlowFallback
 from .functional import writes
-from .torch_private import inductor_compile, inductor_decompositions, joint_graph_passes, make_fx
+from .torch_private import inductor_compile, inductor_decompositions, inductor_settings, joint_graph_passes, make_fx
 
 BACKENDS = ("auto", "inductor", "graph")
 Run = Callable[[list[Any]], Any]
@@ -72,24 +72,30 @@ def check_backend(backend: str) -> None:
 
 def by_inductor(graph: Graph, constants: dict[str, Any], mode: Any, *, symbolic: bool) -> Run:
     """Machine code by torch's own compiler."""
-    module = GraphModule(dict(constants), graph)
-    fakes = [n.meta["val"] for n in graph.nodes if n.op == "placeholder"]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the compiler's own modules use what torch has deprecated
+        fakes = [n.meta["val"] for n in graph.nodes if n.op == "placeholder"]
+        with inductor_settings(mode, INDUCTOR):
+            lowered = decomposed(GraphModule(dict(constants), graph), fakes, symbolic=symbolic)
+            joint_graph_passes(lowered)
+            return inductor_compile(lowered, fakes)
+
+
+def decomposed(module: GraphModule, fakes: list[Any], *, symbolic: bool) -> GraphModule:
+    """The graph in the operators that inductor expects."""
 
     def run(*xs: Any) -> Any:
         return module(*xs)
 
     kind = "symbolic" if symbolic else "fake"
-    with torch.no_grad():
-        lowered = make_fx(
-            run, decomposition_table=inductor_decompositions(), tracing_mode=kind, _allow_non_fake_inputs=True
-        )(*fakes)
+    table = inductor_decompositions()
+    lowered = make_fx(run, decomposition_table=table, tracing_mode=kind, _allow_non_fake_inputs=True)(*fakes)
     output = next(n for n in lowered.graph.nodes if n.op == "output")
     outs = output.args[0]
     output.args = (tuple(outs) if isinstance(outs, (list, tuple)) else (outs,),)
     tidy(lowered.graph)
     lowered.recompile()
-    joint_graph_passes(lowered)
-    return inductor_compile(lowered, fakes, mode, INDUCTOR)
+    return lowered
 
 
 def tidy(graph: Graph) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,7 +49,7 @@ def functional_tools() -> Any:
 
 
 def tensor_guards(tensors: list[torch.Tensor], sizes: Any = None, strides: Any = None) -> Any:
-    """One compiled check of type, dtype, device, requires_grad, sizes and strides of all arguments: a tenth of a microsecond."""
+    """One compiled check of type, dtype, device, requires_grad, sizes and strides of all arguments."""
     from torch._C._dynamo import guards
 
     return guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
@@ -77,18 +79,26 @@ def last_node(graph: torch.fx.Graph) -> torch.fx.Node:
 was_written = torch._functionalize_has_data_mutation
 
 
-def inductor_compile(gm: torch.fx.GraphModule, inputs: list[Any], mode: Any, options: dict[str, Any]) -> Any:
-    """Compile a flat graph without writes; what comes back takes one list of inputs and empties it.
-
-    The wrapper of the whole compiler (AOTAutograd) costs microseconds a call; the graph has no autograd in it, so that the inner
-    compiler suffices.
-    """
+@contextlib.contextmanager
+def inductor_settings(mode: FakeTensorMode, options: dict[str, Any]) -> Iterator[None]:
+    """What all steps of inductor read: its options (decompositions of random operators depend on one) and the fake mode."""
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    with tracing(TracingContext(mode)), config.patch(options), V.set_fake_mode(mode):
+        yield
+
+
+def inductor_compile(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    """Compile a flat graph without writes; what comes back takes one list of inputs and empties it.
+
+    The wrapper of the whole compiler (AOTAutograd) costs microseconds a call; the graph has no autograd in it, so that
+    the inner compiler suffices.
+    """
     from torch._inductor.compile_fx import compile_fx_inner
 
-    with tracing(TracingContext(mode)), config.patch(options):
-        compiled = compile_fx_inner(gm, inputs, is_inference=True)
+    compiled = compile_fx_inner(gm, inputs, is_inference=True)
     return getattr(compiled, "current_callable", None) or compiled
 
 
@@ -117,6 +127,7 @@ __all__ = [
     "global_state_guard",
     "inductor_compile",
     "inductor_decompositions",
+    "inductor_settings",
     "joint_graph_passes",
     "last_node",
     "make_fx",
