@@ -74,3 +74,31 @@ def check_orders(f, x, tolerance=2e-5):
         if not error < tolerance:
             wrong[name] = float(error)
     assert not wrong, wrong
+
+
+def check_third(f, x, tolerance=1e-4):
+    """The third derivative of `f` at `x` along one direction, by every composition that ends in a number."""
+    v = direction(x, 1)
+
+    def push(z):
+        return pf.jvp(f, (z,), (v,))[1]
+
+    def twice(z):
+        return pf.jvp(push, (z,), (v,))[1]
+
+    def pull(z):
+        return inner(pf.grad(f)(z), v)
+
+    def pull_twice(z):
+        return inner(pf.grad(pull)(z), v)
+
+    expected = (twice(x + STEP * v) - twice(x - STEP * v)) / (2 * STEP)
+    got = {
+        "forward, three times": pf.jvp(twice, (x,), (v,))[1],
+        "reverse over forward over forward": inner(pf.grad(twice)(x), v),
+        "forward over forward over reverse": pf.jvp(lambda z: pf.jvp(pull, (z,), (v,))[1], (x,), (v,))[1],
+        "forward over reverse over reverse": pf.jvp(pull_twice, (x,), (v,))[1],
+        "reverse, three times": inner(pf.grad(pull_twice)(x), v),
+    }
+    wrong = {n: float(g) for n, g in got.items() if not (g - expected).abs() < tolerance * (1 + expected.abs())}
+    assert not wrong, (wrong, float(expected))

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from tests.ops.orders import check_orders, weighted
+from tests.ops.orders import check_orders, check_third, weighted
 
 L = torch.linalg
 FLOAT = torch.float64
@@ -171,3 +171,26 @@ def test_wide(name, dtype):
 
 def test_residuals_of_least_squares():
     check_orders(lambda x: weighted(L.lstsq(x, right_side(x), driver="gelsd").residuals), random(4, 2, seed=6))
+
+
+THIRD = [
+    "det",
+    "slogdet",
+    "solve",
+    "inv",
+    "cholesky",
+    "cholesky_solve",
+    "lu_factor",
+    "qr",
+    "eigh",
+    "eig",
+    "svd",
+    "pinv",
+    "matrix_exp",
+]
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize("name", THIRD)
+def test_third_order(name, dtype):
+    check_third(SQUARE[name], random(3, 3, seed=3, dtype=dtype))
