@@ -54,4 +54,5 @@ def batch_assert(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict
 row("_local_scalar_dense", Special(), batch=batch_item, tangent=tangent_item)
 row("equal", Special(), batch=batch_equal, tangent=tangent_equal)
 row("_assert_async _functional_assert_async", Constant(), batch=batch_assert)
+row("allclose", Decomposed(lambda x, y, *how, **kw: bool(torch.isclose(x, y, *how, **kw).all())))
 row("is_nonzero", Decomposed(lambda x: bool(x.item())))

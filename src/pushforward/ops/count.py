@@ -25,12 +25,14 @@ def batch_bincount(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: di
     least = args[2] if len(args) > 2 else 0
     if x.shape[1] == 0:
         return torch.zeros((level.size, least), dtype=torch.long, device=x.device)
-    low, high = x.amin(1) if level.size else x.new_zeros(0), x.amax(1) if level.size else x.new_zeros(0)
-    largest = int(level.agree(torch.where(low < 0, -1, high), empty=-1))
-    if largest < 0 and level.size:
-        msg = "bincount only supports 1-d non-negative integral inputs."
-        raise RuntimeError(msg)
-    bins = max(largest + 1, least)
+    if level.size:
+        low, high = x.amin(1), x.amax(1)
+        bins = level.agree(torch.where(low < 0, -1, (high.long() + 1).clamp(min=least)))
+        if bins < 0:
+            msg = "bincount only supports 1-d non-negative integral inputs."
+            raise RuntimeError(msg)
+    else:
+        bins = least
     if weights is None:
         weights = torch.ones_like(x, dtype=torch.long)
     else:
@@ -40,19 +42,20 @@ def batch_bincount(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: di
     return zeros.scatter_add(1, x.long().clamp(0, max(bins - 1, 0)), weights)
 
 
-def histc(x: Tensor, bins: int = 100, low: Any = 0, high: Any = 0) -> Tensor:
-    """histc: equal bins between `low` and `high`, or between the extremes of x."""
-    x = x.reshape(-1)
-    low, high = (torch.full((), v, dtype=x.dtype, device=x.device) for v in (low, high))
-    if x.numel():
-        same = low == high
-        low, high = torch.where(same, x.amin(), low), torch.where(same, x.amax(), high)
-    flat = low == high
-    low, high = torch.where(flat, low - 1, low), torch.where(flat, high + 1, high)
-    place = ((x - low) * bins / (high - low)).clamp(0, bins - 1)
+def batch_histc(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """histc: equal bins between two limits, or between the extremes of each lane."""
+    del op, mapped, kwargs
+    bins, low, high = [*args[1:], *[100, 0, 0][len(args) - 1 :]]
+    x = args[0].reshape(level.size, math.prod(args[0].shape[1:]))
+    if low == high and x.shape[1] and level.size:
+        low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+        flat = low == high
+        low, high = torch.where(flat, low - 1, low), torch.where(flat, high + 1, high)
+    elif low == high:
+        low, high = low - 1, high + 1
     inside = (x >= low) & (x <= high)
-    place = torch.where(inside, place, 0).long()
-    return torch.zeros(bins, dtype=x.dtype, device=x.device).scatter_add(0, place, inside.to(x.dtype))
+    place = torch.where(inside, (x - low) * bins / (high - low), 0).long().clamp(0, bins - 1)
+    return torch.zeros((level.size, bins), dtype=x.dtype, device=x.device).scatter_add(1, place, inside.to(x.dtype))
 
 
 # -- histograms over any number of dimensions ----------------------------------------------------------------------
@@ -158,7 +161,7 @@ def element_groups(op: Any, primals: list[Any], kwargs: dict[str, Any]) -> tuple
 
 
 row("bincount", Constant(), batch=batch_bincount)
-row("histc", Decomposed(histc))
+row("histc", Constant(), batch=batch_histc)
 row("histogram.bin_ct", Decomposed(histogram_of_bins))
 row("histogram.bins_tensor", Decomposed(histogram_of_edges))
 row("_histogramdd_bin_edges", Decomposed(all_edges))
