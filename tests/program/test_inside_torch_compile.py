@@ -66,6 +66,7 @@ def test_the_interpreters_are_not_traced():
     assert not any("sin" in n for n in names)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # dynamo's own
 def test_with_the_default_backend_and_a_backward_pass():
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: pf.grad(scalar)(x).square().sum())

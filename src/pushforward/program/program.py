@@ -168,10 +168,8 @@ def source(fn: Callable[..., Any]) -> Callable[..., str]:
 
     Example:
         >>> import torch, pushforward as pf
-        >>> print(pf.source(pf.grad(lambda x: (x * x).sum()))(torch.ones(3)))  # doctest: +ELLIPSIS
-        import torch
-        ...
-        def grad_...
+        >>> "add = x + x" in pf.source(pf.grad(lambda x: (x * x).sum()))(torch.ones(3))
+        True
     """
 
     def printed(*args: Any, **kwargs: Any) -> str:
