@@ -36,6 +36,7 @@ class Batched(Traced):
     _mapped: bool = True
     _meta: Any = None  # how to make the wrapper of a like result, see `batch.fast`
     _fast: ClassVar[dict[Any, Any]] = {}
+    _named: ClassVar[dict[Any, Any]] = {}
 
     def _below(self) -> Tensor:
         return self._payload

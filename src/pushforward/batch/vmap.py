@@ -15,6 +15,7 @@ from ..core.level import user_stopped_gradient
 from ..core.opaque import opaque
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
+from . import fast_layers as _fast_layers  # noqa: F401  (registers more of them)
 from .ragged import Rows, lists_as_ragged, padded, with_ragged
 from .work import Settings, describe, name_of, run
 

@@ -44,8 +44,25 @@ def write(
     for target, own in zip(targets, ours, strict=True):
         if isinstance(target, Tensor) and not own:
             raise level.captured(func.name(), described(target))
+    values = kept_for_reverse(e, targets, values)
     out, out_mapped = functional_result(level, e, func, values, flags, plain)
     return stored(level, e, func, targets, out, out_mapped)
+
+
+def kept_for_reverse(e: Entry, targets: list[Any], values: Any) -> Any:
+    """The arguments, with copies of what is written to where autograd may save it: the write must not reach what it saved."""
+    if not is_grad_enabled() or e.functional is torch.ops.aten.copy.default:
+        return values
+    if all(t._cell is None for t in targets if isinstance(t, Tensor) and hasattr(t, "_cell")):
+        return values  # a new value takes the place of the old one, see `store`
+    if not any(isinstance(v, Tensor) and v.requires_grad for v in flattened(values)):
+        return values
+    values = list(values)
+    for k in e.writes:
+        if k < len(values):
+            v = values[k]
+            values[k] = [x.clone() for x in v] if isinstance(v, (list, tuple)) else v.clone()
+    return values
 
 
 def flattened(values: Any) -> list[Any]:
@@ -140,14 +157,28 @@ def store(level: Any, target: Any, result: Tensor, mapped: bool, *, fresh: bool 
     payload = target._payload
     if target._mapped and result.dim() == payload.dim() - 1 and not mapped:
         result = result.unsqueeze(0)
+    if fresh and is_grad_enabled() and target._cell is None and mapped == target._mapped and alike(result, payload):
+        target._payload = result
+        return
     if is_grad_enabled() and (result.requires_grad or payload.requires_grad):
-        if fresh and target._cell is None and mapped == target._mapped and alike(result, payload):
-            target._payload = result
-            return
         with autograd_on():
+            leave_saved(level, target)
             target._payload.copy_(result)
         return
     payload.copy_(result)
+
+
+def leave_saved(level: Any, target: Any) -> None:
+    """Write into a copy: what is there now may have been saved for a reverse formula, for the functional operator did not know."""
+    if not target._payload.requires_grad:
+        return
+    cell = target._cell
+    if cell is None:
+        target._payload = target._payload.clone()
+        return
+    root, mapped = cell.root
+    cell.root = (root.clone(), mapped)
+    level.refresh(cell)
 
 
 def alike(a: Tensor, b: Tensor) -> bool:

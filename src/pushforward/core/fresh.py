@@ -37,7 +37,8 @@ def variable(x: Tensor) -> Tensor:
     if not levels:
         return fresh(x)
     top = levels[-1] if mode_count() == levels[-1].depth and levels[-1].clear else top_mode()
-    if not isinstance(top, Level) or (isinstance(x, Traced) and x._level is top):
+    top = top.newest() if isinstance(top, Level) else None
+    if top is None or (isinstance(x, Traced) and x._level.newest() is top):
         return fresh(x)
     with NoFunction():
         if x.layout is not torch.strided or x.is_conj() or x.is_neg():
