@@ -43,12 +43,18 @@ class Traced(torch.Tensor):
     _cell: Cell | None = None
     _path: Path = None
     _fast: ClassVar[dict[Any, Callable[[Any, tuple[Any, ...]], Any]]] = {}  # short ways by function: a result, or None
+    _named: ClassVar[dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]] = {}  # those that take keywords
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fast = cls._fast.get(func)
         if fast is not None and not kwargs:
             out = fast(func, args)
+            if out is not None:
+                return out
+        named = cls._named.get(func)
+        if named is not None and args:
+            out = named(func, args, kwargs or {})
             if out is not None:
                 return out
         if HELD.levels:

@@ -176,5 +176,6 @@ def is_traced(*values: Any) -> bool:
 
 
 SPECIAL[functional.gumbel_softmax] = open_body  # its own `.detach()` is part of what it means
-for _function in (functional.multi_head_attention_forward, functional.embedding_bag):
+SPECIAL[functional.multi_head_attention_forward] = open_body  # its parts have short ways
+for _function in (functional.embedding_bag,):
     SPECIAL[_function] = open_when_nested

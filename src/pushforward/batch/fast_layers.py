@@ -1,0 +1,205 @@
+"""Short ways of layers under `vmap`: the lanes go where the function already takes a batch.
+
+As in `batch.fast`: plain payloads, one level in charge, nothing recorded on the values themselves; None means the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from ..core.level import THREAD
+from ..core.torch_private import PYTHON_KEY, set_key_excluded
+from ..core.traced import Traced
+from .fast import direct
+from .level import Batched, wrap
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+aten = torch.ops.aten
+Short = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def plain_mapped(x: Any) -> Any:
+    """The payload of a mapped value that the short ways know, or None."""
+    if type(x) is Batched and x._mapped and type(x._payload) is Tensor and x._level.on_top():
+        return x._payload
+    return None
+
+
+def constants_only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether no argument is traced or requires grad."""
+    for a in (*args, *kwargs.values()):
+        if isinstance(a, Tensor) and (isinstance(a, Traced) or a.requires_grad):
+            return False
+    return True
+
+
+def called(level: Any, func: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`func` on a payload with dispatch to levels off."""
+    if level.held:
+        return func(p, *args, **kwargs)
+    set_key_excluded(PYTHON_KEY, True)
+    try:
+        return func(p, *args, **kwargs)
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+
+
+def of_trailing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of each element, or of the last dimensions: lanes are one more leading dimension."""
+    p = plain_mapped(args[0])
+    if p is None or p.dim() < 2 or not constants_only(args[1:], kwargs) or kwargs.get("inplace") or True in args[1:2]:
+        return None
+    out = called(args[0]._level, func, p, args[1:], kwargs)
+    return wrap(args[0]._level, out, True)
+
+
+def along_last(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """softmax and log_softmax along a dimension."""
+    p = plain_mapped(args[0])
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    rest = {k: v for k, v in kwargs.items() if k not in ("dim", "_stacklevel")}
+    if p is None or p.dim() < 2 or type(dim) is not int or any(v is not None for v in rest.values()) or len(args) > 2:
+        return None
+    rank = p.dim() - 1
+    if not -rank <= dim < rank:
+        return None
+    kernel = torch.log_softmax if "log" in func.__name__ else torch.softmax
+    return wrap(args[0]._level, direct(kernel, p, dim % rank + 1, held=args[0]._level.held), True)
+
+
+def layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """layer_norm, which is replaced where differentiations are nested."""
+    return None if THREAD.order >= 2 else of_trailing(func, args, kwargs)
+
+
+def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """dropout that is off: the value itself."""
+    training = kwargs.get("training", args[2] if len(args) > 2 else True)
+    p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+    del func
+    if training is False or p == 0.0:
+        return args[0] if type(args[0]) is Batched else None
+    return None
+
+
+def of_images(spatial: int) -> Short:
+    """Convolution and pooling: lanes are samples."""
+
+    def short(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        p = plain_mapped(args[0])
+        if p is None or kwargs.get("return_indices") or not constants_only(args[1:], kwargs) or 0 in p.shape:
+            return None
+        level = args[0]._level
+        if p.dim() == spatial + 2:
+            out = called(level, func, p, args[1:], kwargs)
+        elif p.dim() == spatial + 3:
+            out = called(level, func, p.flatten(0, 1), args[1:], kwargs)
+            out = out.unflatten(0, p.shape[:2]) if type(out) is Tensor else out
+        else:
+            return None
+        return wrap(level, out, True) if type(out) is Tensor else None
+
+    return short
+
+
+def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Fused attention: lanes are part of the batch."""
+    if len(args) < 3 or THREAD.order >= 2:
+        return None
+    payloads = [plain_mapped(x) for x in args[:3]]
+    if any(p is None or p.dim() not in (4, 5) or p.dim() != payloads[0].dim() for p in payloads):
+        return None
+    rest = args[3:]
+    mask = kwargs.get("attn_mask", rest[0] if rest else None)
+    drop = kwargs.get("dropout_p", rest[1] if len(rest) > 1 else 0.0)
+    if drop != 0.0 or not constants_only(rest, kwargs) or (mask is not None and mask.dim() > 2):
+        return None
+    level = args[0]._level
+    if args[1]._level is not level or args[2]._level is not level:
+        return None
+    if payloads[0].dim() == 5:
+        q, k, v = (p.flatten(0, 1) for p in payloads)
+        out = called(level, func, q, (k, v, *rest), kwargs).unflatten(0, payloads[0].shape[:2])
+    else:
+        out = called(level, func, payloads[0], (*payloads[1:], *rest), kwargs)
+    return wrap(level, out, True)
+
+
+def transpose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.transpose(a, b)` as a view that knows its base."""
+    p = plain_mapped(args[0])
+    if p is None or len(args) != 3 or kwargs or p.is_complex() or type(args[1]) is not int or type(args[2]) is not int:
+        return None
+    rank = p.dim() - 1
+    if not (-rank <= args[1] < rank and -rank <= args[2] < rank):
+        return None
+    x, level = args[0], args[0]._level
+    del func
+    out = direct(Tensor.transpose, p, args[1] % rank + 1, args[2] % rank + 1, held=level.held)
+    return level.wrap_view(x, (aten.transpose.int, args[1:], {}, None), out, True)
+
+
+def unsqueeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.unsqueeze(d)` as a view that knows its base."""
+    p = plain_mapped(args[0])
+    if p is None or len(args) != 2 or kwargs or p.is_complex() or type(args[1]) is not int:
+        return None
+    rank = p.dim() - 1
+    if not -rank - 1 <= args[1] <= rank:
+        return None
+    level = args[0]._level
+    del func
+    out = direct(Tensor.unsqueeze, p, args[1] % (rank + 1) + 1, held=level.held)
+    return level.wrap_view(args[0], (aten.unsqueeze.default, args[1:], {}, None), out, True)
+
+
+def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.view(…)` and `x.reshape(…)` of a contiguous value."""
+    p = plain_mapped(args[0])
+    sizes = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+    if p is None or kwargs or p.is_complex() or not sizes or any(type(n) is not int for n in sizes):
+        return None
+    if 0 in p.shape or not p.is_contiguous():
+        return None
+    count = 1
+    for n in sizes:
+        count *= n
+    own = p.numel() // p.shape[0]
+    if sizes.count(-1) > 1 or (count != own and (-1 not in sizes or own % -count)):
+        return None  # the long way raises the error
+    level = args[0]._level
+    del func
+    out = direct(Tensor.view, p, (p.shape[0], *sizes), held=level.held)
+    return level.wrap_view(args[0], (aten.view.default, (list(sizes),), {}, None), out, True)
+
+
+def register() -> None:
+    """Fill the table of short ways."""
+    table = Batched._named
+    for f in (F.relu, F.gelu, F.silu, F.elu, F.leaky_relu, F.softplus, F.hardtanh, F.mish, F.logsigmoid, F.selu, F.celu, F.relu6):
+        table[f] = of_trailing
+    table[F.layer_norm] = layer_norm
+    for f in (F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, Tensor.softmax, Tensor.log_softmax):
+        table[f] = along_last
+    table[F.dropout] = dropout
+    table[F.scaled_dot_product_attention] = attention
+    for k in (1, 2, 3):
+        names = (f"conv{k}d", f"conv_transpose{k}d", f"max_pool{k}d", f"avg_pool{k}d", f"adaptive_avg_pool{k}d", f"adaptive_max_pool{k}d")
+        for name in names:
+            for place in (F, torch):
+                if hasattr(place, name):
+                    table[getattr(place, name)] = of_images(k)
+    for f in (Tensor.transpose, torch.transpose):
+        table[f] = transpose
+    for f in (Tensor.unsqueeze, torch.unsqueeze):
+        table[f] = unsqueeze
+    for f in (Tensor.view, Tensor.reshape, torch.reshape):
+        table[f] = view
+
+
+register()
