@@ -15,7 +15,11 @@ def lanes_of(x, size):
     if x.dtype is torch.bool:
         return torch.stack([x.roll(k) if x.dim() else x for k in range(size)]) if size else x.new_empty((0, *x.shape))
     if not (x.is_floating_point() or x.is_complex()):
-        return torch.stack([x.flip(0) if k % 2 and x.dim() else x for k in range(size)]) if size else x.new_empty((0, *x.shape))
+        return (
+            torch.stack([x.flip(0) if k % 2 and x.dim() else x for k in range(size)])
+            if size
+            else x.new_empty((0, *x.shape))
+        )
     return torch.stack([x * (1 - 0.1 * k) for k in range(size)]) if size else x.new_empty((0, *x.shape))
 
 
@@ -25,7 +29,7 @@ def parts(out):
 
 
 def check_subsets(f, *args, sizes=(3, 1), tolerance=1e-12):
-    """Every non-empty subset of the tensors among `args` mapped, at dim 0 and at the last dimension, without a slow fallback."""
+    """Every non-empty subset of the tensors among `args` mapped, at dim 0 and at the last, without a slow fallback."""
     places = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor)]
     for size, count in itertools.product(sizes, range(1, len(places) + 1)):
         for chosen in itertools.combinations(places, count):
@@ -41,7 +45,9 @@ def check_subsets(f, *args, sizes=(3, 1), tolerance=1e-12):
                 for g, e in zip(got, expected, strict=True):
                     assert g.dtype == e.dtype, (chosen, size, g.dtype, e.dtype)
                     assert g.shape == e.shape, (chosen, size, g.shape, e.shape)
-                    torch.testing.assert_close(g, e, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m, c=chosen: f"{c}: {m}")
+                    torch.testing.assert_close(
+                        g, e, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m, c=chosen: f"{c}: {m}"
+                    )
 
 
 def check_no_lanes(f, *args):

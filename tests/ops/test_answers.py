@@ -38,12 +38,16 @@ def test_questions(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error", pf.SlowFallback)
         torch.testing.assert_close(pf.vmap(f)(X), expected)
-        torch.testing.assert_close(pf.vmap(pf.vmap(f))(torch.stack([X, X.flip(0)])), torch.stack([expected, expected.flip(0)]))
+        torch.testing.assert_close(
+            pf.vmap(pf.vmap(f))(torch.stack([X, X.flip(0)])), torch.stack([expected, expected.flip(0)])
+        )
 
 
 def test_gradients_through_sizes_that_differ():
     def f(x):
-        return (x[x > 0] ** 2).sum() * torch.nonzero(x).shape[0] + torch.repeat_interleave(x, x.clamp(min=0).long()).sum()
+        return (x[x > 0] ** 2).sum() * torch.nonzero(x).shape[0] + torch.repeat_interleave(
+            x, x.detach().clamp(min=0).long()
+        ).sum()
 
     x = X.clone().requires_grad_()
     expected = torch.autograd.grad(sum(f(r) for r in x), x)[0]
@@ -117,7 +121,9 @@ def test_permutations_and_choices_are_fair():
     assert torch.equal(got.sort(1)[0], torch.arange(3).expand(6000, 3))
     assert ((counts[counts > 0] - 1000).abs() < 150).all()
     assert (counts > 0).sum() == 6
-    chosen = pf.vmap(lambda w: torch.multinomial(w, 1), randomness="different")(torch.tensor([[0.0, 1.0, 3.0]]).expand(4000, 3))
+    chosen = pf.vmap(lambda w: torch.multinomial(w, 1), randomness="different")(
+        torch.tensor([[0.0, 1.0, 3.0]]).expand(4000, 3)
+    )
     assert abs((chosen == 2).double().mean() - 0.75) < 0.03
 
 

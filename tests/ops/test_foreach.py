@@ -19,7 +19,12 @@ def step(x, y):
     torch._foreach_lerp_(parts, [x, y, y], 0.25)
     torch._foreach_clamp_min_(parts, -3.0)
     powers = torch._foreach_pow(torch._foreach_abs(parts), 2)
-    return tuple(parts) + tuple(torch._foreach_norm(parts)) + tuple(powers) + tuple(torch._foreach_div(parts, [1.0, 2.0, 4.0]))
+    return (
+        tuple(parts)
+        + tuple(torch._foreach_norm(parts))
+        + tuple(powers)
+        + tuple(torch._foreach_div(parts, [1.0, 2.0, 4.0]))
+    )
 
 
 def loss(x, y):

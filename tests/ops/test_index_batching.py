@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.ops.subsets import check_no_lanes, check_subsets
 
 import pushforward as pf
+from tests.ops.subsets import check_no_lanes, check_subsets
 
 D = torch.float64
 
@@ -97,7 +97,9 @@ def test_masks(name):
 def test_masks_with_counts_that_differ():
     x, m = real(4, 5), torch.tensor([[1, 0, 1, 1, 0], [0] * 5, [1, 1, 1, 0, 0], [0, 1, 0, 0, 0]]) > 0
     got = pf.vmap(lambda x, m: (x[m] ** 2).sum() + m.nonzero().sum())(x, m)
-    torch.testing.assert_close(got, torch.stack([(r[k] ** 2).sum() + k.nonzero().sum() for r, k in zip(x, m, strict=True)]))
+    torch.testing.assert_close(
+        got, torch.stack([(r[k] ** 2).sum() + k.nonzero().sum() for r, k in zip(x, m, strict=True)])
+    )
 
 
 def test_an_index_out_of_range_reaches_no_other_lane():
@@ -147,5 +149,7 @@ def test_values_of_no_dimension():
     check_subsets(lambda x, i: x.index_select(0, i), x, one)
     check_subsets(lambda x, i, s: x.scatter(0, i, s), x, zero, s)
     check_subsets(lambda x, i, s: x.index_add(0, i, s), x, one, s)
-    check_subsets(lambda x: (x.sort()[0], x.topk(1)[0], x.cumsum(0), x.unfold(0, 1, 1), x.median(), x.kthvalue(1)[0]), x)
+    check_subsets(
+        lambda x: (x.sort()[0], x.topk(1)[0], x.cumsum(0), x.unfold(0, 1, 1), x.median(), x.kthvalue(1)[0]), x
+    )
     check_subsets(lambda x: (x.sum(0), x.var(0, correction=0), x.amax(), x.argmax(), x.logsumexp(0), x.norm()), x)

@@ -92,7 +92,6 @@ PRODUCTS = {
 }
 
 
-
 @pytest.mark.parametrize("place", ZEROS)
 @pytest.mark.parametrize("name", ["prod", "prod of all", "cumprod"])
 def test_products_at_zeros(name, place):
@@ -129,7 +128,8 @@ REDUCED = {
 def test_scatter_reduce_orders(name):
     kind, include = REDUCED[name]
     check_orders(
-        lambda x: weighted((x**3).scatter_reduce(1, I.repeat(2, 1), x.exp(), kind, include_self=include) ** 2), real(2, 3, seed=8)
+        lambda x: weighted((x**3).scatter_reduce(1, I.repeat(2, 1), x.exp(), kind, include_self=include) ** 2),
+        real(2, 3, seed=8),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a function has a kink or a tie, forward mode takes the factors of torch's reverse mode; and nothing is NaN at a norm's zero."""
+"""At kinks and ties forward mode takes the factors of torch's reverse mode; and nothing is NaN at a norm's zero."""
 
 import pytest
 import torch
@@ -62,6 +62,7 @@ TWO = {
 def compare(f, *args):
     """The Jacobian by forward mode against torch.autograd's rows."""
     for k, a in enumerate(args):
+
         def one(z, k=k):
             return f(*args[:k], z, *args[k + 1 :])
 

@@ -1,12 +1,12 @@
-"""A 0-dim value of a lane promotes like a 0-dim tensor, with every operator that promotes; and keeps the formats of a lane."""
+"""A 0-dim value of a lane promotes like a 0-dim tensor, with every operator that promotes; formats are a lane's."""
 
 import itertools
 
 import pytest
 import torch
-from tests.ops.subsets import check_subsets
 
 import pushforward as pf
+from tests.ops.subsets import check_subsets
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64]
 OPERATORS = {
@@ -59,7 +59,9 @@ def test_memory_formats_are_those_of_a_lane(rank):
     seen = []
 
     def f(x):
-        seen.append([y.is_contiguous(memory_format=wanted) for y in (x.to(memory_format=wanted), x.clone(memory_format=wanted))])
+        seen.append(
+            [y.is_contiguous(memory_format=wanted) for y in (x.to(memory_format=wanted), x.clone(memory_format=wanted))]
+        )
         return x.contiguous(memory_format=wanted).double().to(torch.float32, memory_format=wanted)
 
     torch.testing.assert_close(pf.vmap(f)(x), x)

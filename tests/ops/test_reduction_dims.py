@@ -4,10 +4,25 @@ import itertools
 
 import pytest
 import torch
+
 from tests.ops.subsets import check_subsets
 
 D = torch.float64
-ONE_DIM = ["prod", "argmax", "argmin", "max", "min", "median", "nanmedian", "mode", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
+ONE_DIM = [
+    "prod",
+    "argmax",
+    "argmin",
+    "max",
+    "min",
+    "median",
+    "nanmedian",
+    "mode",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "logcumsumexp",
+]
 MANY = ["sum", "mean", "nansum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "count_nonzero", "norm"]
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3)]
 
@@ -62,7 +77,14 @@ def test_by_rank(shape):
     for dim in forms(len(shape)):
         if len(dim) == 1:
             check_subsets(
-                lambda x, d=dim[0]: (*x.sort(d), *x.topk(1, d), *x.kthvalue(1, d), *x.kthvalue(1, d, keepdim=True), x.argsort(d)), x
+                lambda x, d=dim[0]: (
+                    *x.sort(d),
+                    *x.topk(1, d),
+                    *x.kthvalue(1, d),
+                    *x.kthvalue(1, d, keepdim=True),
+                    x.argsort(d),
+                ),
+                x,
             )
             check_subsets(lambda x, d=dim[0]: (*torch.aminmax(x, dim=d), *torch.aminmax(x, dim=d, keepdim=True)), x)
     check_subsets(lambda x: torch.aminmax(x, keepdim=True)[1], x)

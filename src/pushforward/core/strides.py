@@ -1,6 +1,7 @@
 """Offsets of `as_strided`: torch counts them in the storage, which a traced value does not share with its payload.
 
-A level makes the offset relative to the value's own start; whoever runs the operator on a payload counts from the payload's.
+A level makes the offset relative to the value's own start; whoever runs the operator on a payload counts from the
+payload's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Python's questions of tensors: `.item()`, `bool(x)`, `equal`. The lanes that give another answer split off (see `batch.lanes`).
+"""Python's questions of tensors: `.item()`, `bool(x)`, `equal`.
+
+The lanes that give another answer split off (see `batch.lanes`).
 
 A number that Python has seen has no derivative: a level of dual numbers says so once per line.
 """

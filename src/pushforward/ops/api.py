@@ -1,7 +1,7 @@
-"""Calls of the Python API on traced values that C++ would answer by reading their memory, or by asking for one number too many.
+"""Calls of the Python API that C++ would answer by reading a traced value's memory, or by asking one number too many.
 
-`x[i]` with a 0-dim integer tensor is a `select` to torch, which asks `i.item()`: every lane that has another i would need a run of
-its own. Here it is an index, which lanes share.
+`x[i]` with a 0-dim integer tensor is a `select` to torch, which asks `i.item()`: every lane that has another i would
+need a run of its own. Here it is an index, which lanes share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Copies: to another dtype, device or memory format. Linear (between floating dtypes), so the tangent is copied the same way.
+"""Copies: to another dtype, device or memory format. Linear, so the tangent is copied the same way.
 
-A memory format speaks of the four or five dimensions of a lane: the payload, which has one more, gets the strides that a lane should
-have by a permutation.
+A memory format speaks of the four or five dimensions of a lane: the payload, which has one more, gets the strides that
+a lane should have by a permutation.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ def batch_copy_of_view(op: Any, level: Any, args: list[Any], mapped: Any, kwargs
     return [o.clone(memory_format=copied) for o in out]
 
 
-def tangent_strided_copy(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_strided_copy(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """as_strided_copy: copies of the view and of its tangent."""
     del op
     out, moved = tangent_as_strided(torch.ops.aten.as_strided.default, level, primals, tangents, kwargs)
@@ -95,7 +97,9 @@ def batch_pad(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[st
 def spaced(start: Any, end: Any, steps: int, dtype: Any = None, device: Any = None) -> Tensor:
     """linspace from tensors: counted from the nearer end, so that both ends are exact."""
     like = start if isinstance(start, Tensor) else end
-    dtype = dtype or (torch.get_default_dtype() if not like.is_floating_point() and not like.is_complex() else like.dtype)
+    dtype = dtype or (
+        torch.get_default_dtype() if not like.is_floating_point() and not like.is_complex() else like.dtype
+    )
     start, end = (v if isinstance(v, Tensor) else torch.full_like(like, v, dtype=dtype) for v in (start, end))
     k = torch.arange(steps, device=device or like.device)
     if steps < 2:
@@ -123,8 +127,8 @@ def is_same_size(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict
 
 row(
     "alias_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy _neg_view_copy select_copy slice_copy "
-    "split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy view_copy "
-    "_reshape_alias_copy",
+    "split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy "
+    "view_copy _reshape_alias_copy",
     Movement(),
     batch=batch_copy_of_view,
 )

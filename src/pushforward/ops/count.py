@@ -1,4 +1,6 @@
-"""Counting: bins of a histogram, bins of integers, distinct values. All lanes at once, by a bin number for each element and one scatter.
+"""Counting: bins of a histogram, bins of integers, distinct values.
+
+All lanes at once, by a bin number for each element and one scatter.
 
 Sizes that depend on the data (bincount, unique) are those of the largest group of lanes that agrees.
 """
@@ -150,7 +152,9 @@ def element_groups(op: Any, primals: list[Any], kwargs: dict[str, Any]) -> tuple
     name = op._schema.name.split("::")[1]
     x = primals[0]
     if name == "unique_dim":
-        return torch.ops.aten.unique_dim(x, primals[1], primals[2] if len(primals) > 2 else True, True)[1], primals[1] % x.dim()
+        return torch.ops.aten.unique_dim(x, primals[1], primals[2] if len(primals) > 2 else True, True)[1], primals[
+            1
+        ] % x.dim()
     if name == "unique_dim_consecutive":
         return torch.ops.aten.unique_dim_consecutive(x, primals[1], True)[1], primals[1] % x.dim()
     if name == "unique_consecutive":

@@ -18,9 +18,10 @@ from .table import ROWS, row
 Tensor = torch.Tensor
 
 SAME_NAME = (
-    "abs acos add asin atan ceil clamp_max clamp_min copysign cos cosh div erf erfc exp expm1 floor frac lerp lgamma log "
-    "log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc clone"
-).split()
+    "abs acos add asin atan ceil clamp_max clamp_min copysign cos cosh div erf erfc exp expm1 floor frac lerp lgamma "
+    "log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh "
+    "trunc clone"
+)
 
 
 def each(function: Callable[..., Any]) -> Callable[..., list[Any]]:
@@ -57,7 +58,7 @@ def copied(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return torch.ops.aten.copy(x, source)
 
 
-for name in SAME_NAME:
+for name in SAME_NAME.split():
     if hasattr(torch.ops.aten, f"_foreach_{name}") and f"_foreach_{name}" not in ROWS:
         row(f"_foreach_{name}", Decomposed(each(getattr(torch.ops.aten, name))))
 row("_foreach_addcmul", Decomposed(with_factors(torch.mul)))

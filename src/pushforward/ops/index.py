@@ -1,9 +1,10 @@
 """Indexing: out[j] = x[i(j)], and writing there. Linear in the values, so the tangents move as the values do.
 
-For the lanes, positions in a lane become pairs (lane, position): `x[i]` of all lanes is `x[arange(B), i]`. The indexed dimensions are
-moved to the front before and back after, so that the lane's own rule of where the result goes is kept.
+For the lanes, positions in a lane become pairs (lane, position): `x[i]` of all lanes is `x[arange(B), i]`. The indexed
+dimensions are moved to the front before and back after, so that the lane's own rule of where the result goes is kept.
 
-A mask that differs between lanes selects as many elements in each lane that goes on: their positions come first in a stable sort.
+A mask that differs between lanes selects as many elements in each lane that goes on: their positions come first in a
+stable sort.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def without_masks(level: Any, indices: Any, marks: Any) -> tuple[list[Tensor | N
 class Plan:
     """Advanced indexing of a value of `rank` logical dimensions, taken apart.
 
-    `used`: the indexed dimensions; `found`: their indices, lined up; `rank_found`: the logical rank that these have together; `place`:
-    where their dimensions go among the others (after the first `place` dimensions, or in front where they are apart).
+    `used`: the indexed dimensions; `found`: their indices, lined up; `rank_found`: the logical rank that these have
+    together; `place`: where their dimensions go among the others (after the first `place` dimensions, or in front where
+    they are apart).
     """
 
     def __init__(self, level: Any, indices: Any, marks: Any, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Movement: the elements of one tensor at other places, usually as a view. Linear, so the tangent moves the same way."""
+"""Movement: the elements of a tensor at other places, usually as a view. Linear, so the tangent moves the same way."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def batch_as_strided(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
     return x.as_strided([level.size, *size], [x.stride(0), *stride], start)
 
 
-def tangent_as_strided(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_as_strided(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """as_strided of a tangent that lies in memory as its primal does; of another, the elements that the primal's are.
 
     The level has made an offset relative to the value's own start.
@@ -130,7 +132,9 @@ def batch_reshape_alias(op: Any, level: Any, args: list[Any], mapped: Any, kwarg
     return op(args[0], [level.size, *args[1]], [args[0].stride(0), *args[2]])
 
 
-def tangent_reshape_alias(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_reshape_alias(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """_reshape_alias: the tangent may have other strides."""
     del level, kwargs
     return op(*primals), tangents[0].reshape(primals[1])
@@ -140,7 +144,9 @@ def batch_slice_inverse(op: Any, level: Any, args: list[Any], mapped: Any, kwarg
     """slice_inverse (source, like, dim, …): the dimension shifts by one."""
     del kwargs
     args = [*args, *[0, None, None, 1][len(args) - 2 :]]
-    source, like = (a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[:2], mapped, strict=False))
+    source, like = (
+        a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[:2], mapped, strict=False)
+    )
     return op(source, like, args[2] % (source.dim() - 1) + 1, *args[3:])
 
 
@@ -155,7 +161,7 @@ def batch_unfold(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict
 
 
 def batch_view_as_complex(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
-    """view_as_complex: lanes that lie across the last dimension are moved apart first, as slices of them would have to be."""
+    """view_as_complex: lanes that lie across the last dimension are moved apart first."""
     del level, mapped, kwargs
     x = args[0]
     return op(x if x.stride(-1) == 1 or x.shape[-1] != 2 else x.contiguous())
@@ -247,7 +253,11 @@ def batch_sparse_mask(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
         pattern = torch.sparse_coo_tensor(mask._indices(), ones, mask.shape).to_dense()
     else:
         pattern = mask != 0
-    return torch.where(pattern, x, 0) if mapped[0] else torch.where(pattern, x.unsqueeze(0), 0).expand(level.size, *x.shape)
+    return (
+        torch.where(pattern, x, 0)
+        if mapped[0]
+        else torch.where(pattern, x.unsqueeze(0), 0).expand(level.size, *x.shape)
+    )
 
 
 def batch_join(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:

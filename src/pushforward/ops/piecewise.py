@@ -1,7 +1,7 @@
-"""Element-wise choices: out = one of the arguments, or a function of one, by a condition that is constant almost everywhere.
+"""Element-wise choices: one of the arguments, or a function of one, by a condition that is constant almost everywhere.
 
-The tangent follows the choice. At ties the weights are those of torch's reverse mode: `maximum` and `minimum` give a half to each,
-`fmax` and `fmin` all to the first, a bound of `clamp` passes the value's tangent where the value is at the bound.
+The tangent follows the choice. At ties the weights are those of torch's reverse mode: `maximum` and `minimum` give a
+half to each, `fmax` and `fmin` all to the first, `clamp` passes the value's tangent where the value is at a bound.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def where_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     if not (out.is_floating_point() or out.is_complex()):
         return out, None
     _, dx, dy = tangents
-    return out, torch.where(primals[0], 0 if dx is None else dx, 0 if dy is None else dy).to(out.dtype).expand(out.shape)
+    return out, torch.where(primals[0], 0 if dx is None else dx, 0 if dy is None else dy).to(out.dtype).expand(
+        out.shape
+    )
 
 
 def batch_masked_fill(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
@@ -134,7 +136,8 @@ def batch_masked_fill(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
     x, mask, value = args
     if isinstance(value, Tensor):
         if value.dim() - mapped[2] > 0:
-            msg = f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.dim() - mapped[2]} dimension(s)."
+            count = value.dim() - mapped[2]
+            msg = f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {count} dimension(s)."
             raise RuntimeError(msg)
         value = value.to(x.dtype)
     if isinstance(value, Tensor) and mapped[2]:
@@ -150,7 +153,9 @@ def lifted(x: Tensor, rank: int) -> Tensor:
     return x if x.dim() > rank else x.reshape(x.shape[0], *[1] * (rank + 1 - x.dim()), *x.shape[1:])
 
 
-def masked_fill_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def masked_fill_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """masked_fill of the tangents."""
     del level, kwargs
     x, mask, _ = primals

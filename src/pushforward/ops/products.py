@@ -1,8 +1,8 @@
 """Products of dual numbers: (p, p') · (q, q') = (pq, p'q + pq'), taken in pairs.
 
-A product of n factors has a derivative that divides by each factor, wrong at zeros; the formula with cumulative products from both
-sides is right once. Multiplying dual numbers pair by pair in log₂ n rounds is right at zeros, and being a polynomial in the factors and
-their tangents it can be differentiated again to any order.
+A product of n factors has a derivative that divides by each factor, wrong at zeros; the formula with cumulative
+products from both sides is right once. Multiplying dual numbers pair by pair in log₂ n rounds is right at zeros, and being a
+polynomial in the factors and their tangents it can be differentiated again to any order.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ def running_products(x: Tensor, dx: Tensor) -> Tensor:
     return dx
 
 
-def segment_products(x: Tensor, dim: int, index: Tensor, source: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For every place of `x` along `dim` the product of the sources that `index` sends there, its tangent, and whether there are any.
+def segment_products(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, tangent: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For every place of `x` along `dim` the product of the sources sent there, its tangent, and whether there are any.
 
-    The sources are sorted by their place; a running product restarts where the place changes, and its last values are the products.
+    The sources are sorted by their place; a running product restarts where the place changes, and its last values are
+    the products.
     """
     flat = x.dim() == 0
     if flat:

@@ -1,7 +1,7 @@
 """Random operators. A draw has no derivative; what it is scaled by may have one.
 
-`Random.draws` says what a draw's sizes come from, which is how `vmap` draws for all lanes at once (see `batch.random`). The batch rules
-here draw differently for each lane. Draws by reparametrisation (gamma, Dirichlet) have torch's pathwise derivative.
+`Random.draws` says what a draw's sizes come from, which is how `vmap` draws for all lanes at once (see `batch.random`).
+The batch rules here draw differently for each lane. Draws by reparametrisation have torch's pathwise derivative.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def batch_dirichlet_grad(op: Any, level: Any, args: list[Any], mapped: Any, kwar
 def no_second(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Torch's factor of a pathwise derivative has no derivative of its own."""
     del level, primals, tangents, kwargs
-    msg = f"the derivative of `{op.name()}` is not implemented, in torch neither: a draw can be differentiated once only"
+    msg = (
+        f"the derivative of `{op.name()}` is not implemented, in torch neither: a draw can be differentiated once only"
+    )
     raise NotDifferentiableError(msg)
 
 
@@ -66,7 +68,8 @@ row("randperm", Random("loop"), batch=draw_permutation)
 row("rand_like randn_like randint_like", Random("like"))
 row("normal", Random("elementwise"), tangent=normal_tangent)
 row(
-    "bernoulli uniform exponential geometric cauchy log_normal normal_functional random poisson binomial _fused_dropout",
+    "bernoulli uniform exponential geometric cauchy log_normal normal_functional random poisson binomial "
+    "_fused_dropout",
     Random("elementwise"),
 )
 row("_standard_gamma", Random("elementwise", pathwise=True))

@@ -4,8 +4,8 @@
     prod           sum over i of dx[i] · product of the others, by products of dual numbers
     var            2 / (n − c) · sum of Re (x − mean)* dx;  std: d var / (2 std), 0 where std is 0
     logsumexp      sum of dx · exp(x − out)
-    p-norm         sum of Re (sgn x)* dx · (|x| / out)^(p − 1), 0 where the norm is 0; for p = ±inf the mean of those that attain it
-    amax, amin     the mean of dx over those that attain it; with a `dim` and indices (`max.dim`) the one that the index names
+    p-norm         sum of Re (sgn x)* dx · (|x| / out)^(p − 1), 0 where the norm is 0; for p = ±inf as amax of |x|
+    amax, amin     the mean of dx over those that attain it; `max.dim` and the like: the one that the index names
 
 These are torch's reverse conventions, so both modes agree at ties and at 0.
 """
@@ -90,7 +90,9 @@ def spread_of(op: Any, primals: list[Any], kwargs: dict[str, Any], over: Over, t
     correction = kwargs.get("correction")
     freedom = over.count - (1 if correction is None else correction)
     deviation = x - (x.mean(over.dims, keepdim=True) if over.dims else x)
-    return over.sum(real_part(deviation.conj() * t)) * (2 / freedom if freedom > 0 else math.nan if freedom < 0 or over.count else 0)
+    return over.sum(real_part(deviation.conj() * t)) * (
+        2 / freedom if freedom > 0 else math.nan if freedom < 0 or over.count else 0
+    )
 
 
 def tangent_var(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -109,7 +111,9 @@ def tangent_var(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: 
     return out, (moved, mean)
 
 
-def tangent_logsumexp(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_logsumexp(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """logsumexp: the mean of the tangents with the softmax as weights; 0 where all are −inf."""
     del level
     x, t = primals[0], tangents[0]
@@ -141,7 +145,9 @@ def tangent_extreme(op: Any, level: Any, primals: list[Any], tangents: Any, kwar
     return out, mean_of(attained(x, over.back(out)), t, over)
 
 
-def tangent_vector_norm(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_vector_norm(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """The p-norm: 0 at 0, like torch's reverse mode."""
     del level
     out = op(*primals, **kwargs)

@@ -1,7 +1,8 @@
 """Products and scans above autograd, where their derivative is differentiated again.
 
-Torch's reverse formulas of `cumprod` and `prod` find the zeros first and treat where they are as constant, which is right once only;
-that of `logcumsumexp` takes logarithms of the cotangents. Written out, pairs of neighbours at a time, every order is right.
+Torch's reverse formulas of `cumprod` and `prod` find the zeros first and treat where they are as constant, which is
+right once only; that of `logcumsumexp` takes logarithms of the cotangents. Written out, pairs of neighbours at a time, every
+order is right.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ def scanned(x: Tensor, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     return x
 
 
-def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:  # noqa: A002  (torch's name)
+def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """torch.cumprod."""
     x = with_dtype(input, dtype)
     return x if x.dim() == 0 else scanned(x.movedim(dim, -1), torch.mul).movedim(-1, dim)
 
 
-def logcumsumexp(input: Tensor, dim: int) -> Tensor:  # noqa: A002
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """torch.logcumsumexp."""
     return input if input.dim() == 0 else scanned(input.movedim(dim, -1), log_sum).movedim(-1, dim)
 
 
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:  # noqa: A002
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     """torch.prod: halve the number of factors until one is left."""
     x = with_dtype(input, dtype)
     if x.dim() == 0:
@@ -71,7 +72,13 @@ def nested(replacement: Callable[..., Tensor]) -> Callable[..., Any]:
     def special(func: Any, args: Any, kwargs: Any) -> Any:
         del func
         x = args[0] if args else (kwargs or {}).get("input")
-        if THREAD.order < 2 or x is None or not x.requires_grad or not torch.is_grad_enabled() or "out" in (kwargs or {}):
+        if (
+            THREAD.order < 2
+            or x is None
+            or not x.requires_grad
+            or not torch.is_grad_enabled()
+            or "out" in (kwargs or {})
+        ):
             return NotImplemented
         return replacement(*args, **(kwargs or {}))
 

@@ -1,8 +1,8 @@
 """Scans: out[i] depends on x[0..i] along one dimension.
 
-    cumsum        linear
-    cumprod       d out[i] = sum over k ≤ i of dx[k] · product of the others: running products of dual numbers (`ops.products`)
-    logcumsumexp  d out[i] = sum over k ≤ i of dx[k] exp(x[k] − out[i]): a running mean with weights, kept as pairs (log weight, mean)
+cumsum        linear
+cumprod       d out[i] = sum over k ≤ i of dx[k] · product of the others: running products of dual numbers
+logcumsumexp  d out[i] = sum over k ≤ i of dx[k] exp(x[k] − out[i]): a running mean, kept as pairs (log weight, mean)
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def widened(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def tangent_logcumsumexp(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """logcumsumexp: join neighbours (l, m) as (log(e^l + e^l'), the mean of m and m' with these weights), twice as far each round.
+def tangent_logcumsumexp(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """logcumsumexp: join neighbours (l, m) as (log(e^l + e^l'), the mean of m and m' with these weights).
 
     Only differences of logarithms are exponentiated, so a wide range gives neither overflow nor NaN.
     """
@@ -52,9 +54,7 @@ def tangent_logcumsumexp(op: Any, level: Any, primals: list[Any], tangents: Any,
         early, late = logs[..., :-step], logs[..., step:]
         same = early == late  # also where both are infinite
         share = share_of(early, late, same)
-        means = torch.cat(
-            [means[..., :step], share * means[..., :-step] + (1 - share) * means[..., step:]], -1
-        )
+        means = torch.cat([means[..., :step], share * means[..., :-step] + (1 - share) * means[..., step:]], -1)
         logs = torch.cat([logs[..., :step], log_sum(early, late)], -1)
         step *= 2
     return out, means.movedim(-1, dim).to(out.dtype)

@@ -4,7 +4,7 @@ Writing and summing are linear. For the others, with S(j) the sources that go to
 
     mean    the sum of the tangents over the count
     amax    the mean of the tangents of those that attain the maximum (torch's even split); amin likewise
-    prod    sum over i of dx_i · product of the others, by products of dual numbers: no division, so right at zeros and to any order
+    prod    sum over i of dx_i · product of the others, by products of dual numbers: right at zeros and to any order
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ def batch_scatter(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dic
     return out if rank else out.squeeze(-1)
 
 
-def tangent_scatter_value(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_scatter_value(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """scatter of a number: the tangent is zero there."""
     del level
     x, dim, index, value = primals
     return op(x, dim, index, value, **kwargs), tangents[0].scatter(dim, index, 0)
 
 
-def tangent_scatter_reduced(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_scatter_reduced(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """scatter with `reduce="add"` or `"multiply"`: scatter_reduce with sum or prod."""
     x, dim, index, source = primals
     dx, _, _, ds = tangents
@@ -56,7 +60,9 @@ def tangent_scatter_reduced(op: Any, level: Any, primals: list[Any], tangents: A
     return op(*primals, **kwargs), tangent
 
 
-def tangent_scatter_reduce(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_scatter_reduce(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """scatter_reduce: sum, mean, amax, amin and prod, with or without the old values."""
     del level
     x, dim, index, source, kind = primals
@@ -67,10 +73,7 @@ def tangent_scatter_reduce(op: Any, level: Any, primals: list[Any], tangents: An
     dx = torch.zeros_like(x) if tangents[0] is None else tangents[0]
     source = narrowed(source, index)
     ds = torch.zeros_like(source) if tangents[3] is None else narrowed(tangents[3], index)
-    if not include:
-        dx_kept = dx.scatter(dim, index, 0)
-    else:
-        dx_kept = dx
+    dx_kept = dx if include else dx.scatter(dim, index, 0)
     if kind == "sum":
         return out, dx_kept.scatter_add(dim, index, ds)
     if kind == "mean":
@@ -98,12 +101,18 @@ def narrowed(source: Tensor, index: Tensor) -> Tensor:
     return source[tuple(slice(0, n) for n in index.shape)]
 
 
-def tangent_index_reduce(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_index_reduce(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """index_reduce: scatter_reduce with the index spread over the source."""
     x, dim, index, source, kind = primals
     spread = spread_index(index, dim, source)
     _, tangent = tangent_scatter_reduce(
-        torch.ops.aten.scatter_reduce.two, level, [x, dim, spread, source, kind], [tangents[0], None, None, tangents[3], None], kwargs
+        torch.ops.aten.scatter_reduce.two,
+        level,
+        [x, dim, spread, source, kind],
+        [tangents[0], None, None, tangents[3], None],
+        kwargs,
     )
     return op(*primals, **kwargs), tangent
 
@@ -164,7 +173,7 @@ def as_strided_write(x: Tensor, source: Tensor, size: Any, stride: Any, offset: 
 
 
 def batch_as_strided_scatter(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
-    """as_strided_scatter: the lanes become equally strided blocks of one memory (an offset counts from the lane's start)."""
+    """as_strided_scatter: the lanes become blocks of one memory (an offset counts from the lane's start)."""
     del op, kwargs
     x, source, size, stride = args[:4]
     offset = (args[4] if len(args) > 4 else None) or 0
@@ -174,12 +183,18 @@ def batch_as_strided_scatter(op: Any, level: Any, args: list[Any], mapped: Any, 
     block = max(extent, reach)
     flat = x.new_zeros(level.size * block)
     flat.as_strided([level.size, *sizes], [block, *strides]).copy_(x)
-    source = source if not mapped[1] else source.reshape(level.size, *[1] * (len(size) + 1 - source.dim()), *source.shape[1:])
+    source = (
+        source
+        if not mapped[1]
+        else source.reshape(level.size, *[1] * (len(size) + 1 - source.dim()), *source.shape[1:])
+    )
     flat.as_strided([level.size, *size], [block, *stride], offset).copy_(source)
     return flat.as_strided([level.size, *sizes], [block, *strides])
 
 
-def tangent_as_strided_scatter(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_as_strided_scatter(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """as_strided_scatter: the same on tangents that are laid out as their primals."""
     del level, kwargs
     x, source, size, stride = primals[:4]

@@ -1,4 +1,4 @@
-"""Sorting and selecting by rank: out = x[i(x)] with i constant almost everywhere, so the tangent is picked by the same indices."""
+"""Sorting and selecting by rank: out = x[i(x)] with i constant almost everywhere, so the tangent is picked likewise."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ def batch_masked_select(op: Any, level: Any, args: list[Any], mapped: Any, kwarg
     return flat.gather(1, place)
 
 
-def tangent_masked_select(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def tangent_masked_select(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """masked_select of the tangent."""
     del level
     moved = tangents[0]
