@@ -323,7 +323,10 @@ def attention_with_mask(x):
     return torch.softmax(scores.masked_fill(scores > 50, 0.0), -1) @ x
 
 
-@kink(torch.full((1, 1, 5, 5), 0.5, dtype=torch.float64) + 0.1 * real(1, 1, 5, 5), torch.tensor([[[[0.0, 1e-9], [0.31, -0.2]]]], dtype=torch.float64))
+@kink(
+    torch.full((1, 1, 5, 5), 0.5, dtype=torch.float64) + 0.1 * real(1, 1, 5, 5),
+    torch.tensor([[[[0.0, 1e-9], [0.31, -0.2]]]], dtype=torch.float64),
+)
 def warped_image(image, grid):
     return F.grid_sample(image, grid, align_corners=True)
 

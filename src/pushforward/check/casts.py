@@ -1,7 +1,7 @@
 """Integer casts: a staircase has derivative zero, and what the cast rounds away is lost.
 
-The derivative of `x.long()` is zero on each step, by differences and by every mode, so nothing disagrees. What tells a lost
-derivative from a harmless index is the next step of the staircase: there the output jumps.
+The derivative of `x.long()` is zero on each step, by differences and by every mode, so nothing disagrees. What tells
+a lost derivative from a harmless index is the next step of the staircase: there the output jumps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Tensor = torch.Tensor
 EXAMINED = 3
 
 
-def lost_in_casts(subject: Subject, direction: list[Tensor], base: Survey, tangent: list[Tensor] | None, step: float) -> list[Finding]:
+def lost_in_casts(
+    subject: Subject, direction: list[Tensor], base: Survey, tangent: list[Tensor] | None, step: float
+) -> list[Finding]:
     """A finding for each cast at whose next step the output jumps: four evaluations for one cast."""
     wanted = base.casts[:EXAMINED]
     if not wanted:
@@ -47,9 +49,14 @@ def lost_in_casts(subject: Subject, direction: list[Tensor], base: Survey, tange
                 whole = bool((slope[jumps] == 0).any())
                 found.append(
                     Finding(
-                        "lost-derivative", "_to_copy", base.sources[k], ("forward", "reverse"),
-                        f"the cast to an integer type at {base.sources[k]} is a staircase: its derivative is zero, and the output jumps by "
-                        f"{float(jump.max()):.2e} where the next whole number is reached. Keep the value in floating point, or use a straight-through estimator.",
+                        "lost-derivative",
+                        "_to_copy",
+                        base.sources[k],
+                        ("forward", "reverse"),
+                        f"the cast to an integer type at {base.sources[k]} is a staircase: its derivative is zero, "
+                        "and the output jumps by "
+                        f"{float(jump.max()):.2e} where the next whole number is reached. Keep the value in floating "
+                        "point, or use a straight-through estimator.",
                         wrong=whole,
                     )
                 )

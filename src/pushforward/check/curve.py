@@ -1,4 +1,4 @@
-"""The V of differences: their error over the step, in the function's own type and in float64, beside the kinks on the way."""
+"""The V of differences: their error over the step, in the function's own type and in float64, and the kinks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,17 @@ class Curve:
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         for (name, errors), colour in zip(self.errors.items(), ("#0072B2", "#D55E00"), strict=False):
-            axes.loglog(self.steps, [max(e, 1e-17) for e in errors], "o-", color=colour, label=f"central differences in {name}")
+            axes.loglog(
+                self.steps, [max(e, 1e-17) for e in errors], "o-", color=colour, label=f"central differences in {name}"
+            )
         for reach, where in self.kinks:
-            axes.axvline(max(reach, self.steps[0]), color="#777777", linestyle="--", linewidth=1.2, label=f"reaches the kink of {where}")
+            axes.axvline(
+                max(reach, self.steps[0]),
+                color="#777777",
+                linestyle="--",
+                linewidth=1.2,
+                label=f"reaches the kink of {where}",
+            )
         axes.set_xlabel("step h, relative to the size of the inputs")
         axes.set_ylabel("difference from forward mode, relative to the largest entry")
         axes.set_title(f"{self.name}: how far differences are off, by step", fontsize=11, loc="left")
@@ -45,7 +53,12 @@ class Curve:
         return figure
 
 
-def curve(subjects: dict[str, Subject], direction: list[torch.Tensor], tangent: list[torch.Tensor], kinks: list[tuple[float, str]]) -> Curve:
+def curve(
+    subjects: dict[str, Subject],
+    direction: list[torch.Tensor],
+    tangent: list[torch.Tensor],
+    kinks: list[tuple[float, str]],
+) -> Curve:
     """Errors of central differences against a tangent, for each subject by the name of its type."""
     any_subject = next(iter(subjects.values()))
     made = Curve(any_subject.name, [10.0**k for k in EXPONENTS])

@@ -1,8 +1,9 @@
 """Decisions: where an operator chooses, and how far its input is from the other choice.
 
-A piecewise smooth operator chooses a piece for each element: the sign in relu, the nearer bound in clamp, the position in max,
-the whole number in floor. Its derivative jumps where the choice does. `decision` gives the choice as integers, and, where there is
-one, a margin: a number whose sign is the choice, so that |margin| is the distance to the kink in the operator's own input.
+A piecewise smooth operator chooses a piece for each element: the sign in relu, the nearer bound in clamp, the
+position in max, the whole number in floor. Its derivative jumps where the choice does. `decision` gives the choice as
+integers, and, where there is one, a margin: a number whose sign is the choice, so that |margin| is the distance to
+the kink in the operator's own input.
 
     relu          choice sign(x)             margin x
     clamp         choice of x − min, x − max margins x − min, x − max
@@ -60,12 +61,24 @@ def _hard(op: Any, args: Any, kwargs: Any) -> Margins:
 def _band(op: Any, args: Any, kwargs: Any) -> Margins:
     width = _arg(op, args, kwargs, "beta") or _arg(op, args, kwargs, "delta") or 1.0
     d = args[0] - args[1]
-    return [d - width, d + width, d] if op._schema.name == "aten::smooth_l1_loss" and width == 0 else [d - width, d + width]
+    return (
+        [d - width, d + width, d]
+        if op._schema.name == "aten::smooth_l1_loss" and width == 0
+        else [d - width, d + width]
+    )
 
 
 def _norm(op: Any, args: Any, kwargs: Any) -> Margins:
     order = _arg(op, args, kwargs, "ord") if "linalg" in op._schema.name else _arg(op, args, kwargs, "p")
     return [args[0]] if order in (0, 1) else []
+
+
+def _distances(op: Any, args: Any, kwargs: Any) -> Margins:
+    p, x = _arg(op, args, kwargs, "p"), args[0]
+    if op._schema.name == "aten::_pdist_forward":
+        i, j = torch.triu_indices(x.shape[0], x.shape[0], 1)
+        return [x[i] - x[j]] if p in (0, 1) else []
+    return [x.unsqueeze(-2) - args[1].unsqueeze(-3)] if p in (0, 1) else []
 
 
 SIGNED: dict[str, Callable[[Any, Any, Any], Margins]] = {
@@ -78,6 +91,7 @@ SIGNED: dict[str, Callable[[Any, Any, Any], Margins]] = {
     **dict.fromkeys(("hardswish", "hardsigmoid"), _hard),
     **dict.fromkeys(("smooth_l1_loss", "huber_loss"), _band),
     **dict.fromkeys(("linalg_vector_norm", "norm"), _norm),
+    **dict.fromkeys(("_cdist_forward", "_pdist_forward"), _distances),
 }
 ROUNDED: dict[str, Callable[[Any, Any], Tensor]] = {
     "floor": lambda a, out: out,
@@ -91,7 +105,9 @@ ROUNDED: dict[str, Callable[[Any, Any], Tensor]] = {
     "grid_sampler_2d": lambda a, out: _cells(a),
     "grid_sampler_3d": lambda a, out: _cells(a),
 }
-EXTREMES = frozenset({"amax", "amin", "max", "min", "median", "nanmedian", "aminmax", "scatter_reduce", "segment_reduce"})
+EXTREMES = frozenset(
+    {"amax", "amin", "max", "min", "median", "nanmedian", "aminmax", "scatter_reduce", "segment_reduce"}
+)
 
 
 def _cells(args: Any) -> Tensor:
@@ -119,7 +135,9 @@ def decision(name: str, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[list
     signed = SIGNED.get(name)
     if signed is not None:
         margins = [m for m in signed(op, args, kwargs) if isinstance(m, Tensor) and not m.is_complex()]
-        return ([m.sign() for m in margins], margins) if margins else None
+        if margins:
+            return [m.sign() for m in margins], margins
+        return _largest(op, args, kwargs, out) if "norm" in name and out is not None else None
     if name == "div" and kwargs.get("rounding_mode") is not None and out is not None:
         return [out], []
     if name in ROUNDED and (out is not None or name in ("frac", "remainder", "fmod")):
@@ -137,22 +155,35 @@ def decision(name: str, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[list
     return None
 
 
+def _largest(op: Any, args: Any, kwargs: Any, out: Tensor) -> tuple[list[Tensor], Margins]:
+    """Of a norm: which elements are the largest (order ±∞), and whether it is 0, where every norm has its kink."""
+    order = _arg(op, args, kwargs, "ord") if "linalg" in op._schema.name else _arg(op, args, kwargs, "p")
+    states = [out == 0]
+    if order in (float("inf"), float("-inf")):
+        states.append(args[0].abs() == _kept(op, args, kwargs, out))
+    return states, []
+
+
+def _kept(op: Any, args: Any, kwargs: Any, out: Tensor) -> Tensor:
+    """The result of a reduction with the reduced dimensions kept."""
+    dims, x = _arg(op, args, kwargs, "dim"), args[0]
+    if _arg(op, args, kwargs, "keepdim") or not x.dim():
+        return out
+    if dims is None or dims == []:
+        return out
+    for d in sorted(d % x.dim() for d in (dims if isinstance(dims, (list, tuple)) else [dims])):
+        out = out.unsqueeze(d)
+    return out
+
+
 def _extremes(name: str, op: Any, args: Any, kwargs: Any, results: list[Any]) -> tuple[list[Tensor], Margins] | None:
     x = args[0]
-    dims = _arg(op, args, kwargs, "dim")
     if name in ("scatter_reduce", "segment_reduce"):
         reduce = _arg(op, args, kwargs, "reduce")
         if reduce not in ("amax", "amin", "max", "min") or name == "segment_reduce":
             return None
         return [args[3] == results[0].gather(args[1], args[2])], []
-    keep = bool(_arg(op, args, kwargs, "keepdim"))
-    states: list[Tensor] = []
-    for o in results:
-        if not keep and dims is not None and x.dim():
-            for d in sorted(d % x.dim() for d in (dims if isinstance(dims, (list, tuple)) else [dims])):
-                o = o.unsqueeze(d)
-        states.append(x == o)
-    return states, []
+    return [x == _kept(op, args, kwargs, o) for o in results], []
 
 
 def _flat(value: Any) -> list[Any]:

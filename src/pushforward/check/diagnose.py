@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .differences import Differences, gap
+from .differences import STEP, Differences, base_step, gap
 from .graph import Place, first_forward, first_reverse
 from .local import LocalCheck, Suspect
 from .losses import losses
@@ -24,7 +24,12 @@ class Evidence:
     """What is known of one disagreement."""
 
     def __init__(
-        self, subject: Subject, direction: list[Tensor], cotangents: list[Tensor], referee: Differences, origin: list[Tensor] | None
+        self,
+        subject: Subject,
+        direction: list[Tensor],
+        cotangents: list[Tensor],
+        referee: Differences,
+        origin: list[Tensor] | None,
     ) -> None:
         self.subject, self.direction, self.cotangents = subject, direction, cotangents
         self.referee, self.origin = referee, origin
@@ -56,9 +61,12 @@ class Evidence:
             expected += float(torch.dot(w, d))
             size += float((w * d).abs().sum())
             noise += float((w * t).norm())
-        reached = sum(float((real_vector(g) * real_vector(v)).abs().sum()) for g, v in zip(self.pulled, self.direction, strict=True))
+        reached = sum(
+            float((real_vector(g) * real_vector(v)).abs().sum())
+            for g, v in zip(self.pulled, self.direction, strict=True)
+        )
         off, scale = abs(got - expected), max(size, abs(got), 1e-300)
-        if not off == off:
+        if off != off:
             return float("inf")
         agrees = off <= 1e-7 * scale + 1e-13 * reached + 4 * noise
         return 0.0 if agrees else off / scale
@@ -72,18 +80,20 @@ def causes(evidence: Evidence) -> list[Finding]:
     referee = evidence.referee
     lost = losses(subject, direction, referee.step if referee.side == 0 else referee.step / 2, evidence.origin)
     if lost is not None and lost.blamed:
-        for e in lost.blamed:
-            findings.append(lost_finding(e, tuple(sorted(set(modes) | set(evidence.errors)))))
+        concerned = tuple(sorted(set(modes) | set(evidence.errors)))
+        findings += [lost_finding(e, concerned) for e in lost.blamed]
         modes = evidence.disagrees(lost.held)
         referee = lost.held
     if not modes:
         return findings + failures(evidence, findings)
     local = LocalCheck(reverse="reverse" in modes)
     patched: list[Tensor] | None = None
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(RuntimeError):  # forward mode itself may fail on the way
         patched = subject.push(direction, local, evidence.origin)
     for s in local.suspects[:4]:
-        concerned = [m for m, off in (("forward", s.forward), ("reverse", s.reverse)) if off and (m in modes or s.whole)]
+        concerned = [
+            m for m, off in (("forward", s.forward), ("reverse", s.reverse)) if off and (m in modes or s.whole)
+        ]
         if concerned:
             findings.append(rule_finding(s, tuple(concerned)))
     left = dict(modes)
@@ -99,18 +109,33 @@ def causes(evidence: Evidence) -> list[Finding]:
             findings.append(hidden_finding(place, tuple(sorted(modes))))
             return findings + failures(evidence, findings)
     if "reverse" in left:
-        with contextlib.suppress(Exception):
-            place = first_reverse(subject, direction, evidence.cotangents, evidence.origin)
+        with contextlib.suppress(RuntimeError):
+            step = min(referee.step, STEP * base_step(subject.point, direction))
+            place = first_reverse(subject, direction, evidence.cotangents, step, evidence.origin)
             if place is not None:
-                findings.append(Finding("wrong-rule", place.operator, place.source, ("reverse",), place.message + f" (off by {place.relative:.1e})", wrong=True))
+                findings.append(
+                    Finding(
+                        "wrong-rule",
+                        place.operator,
+                        place.source,
+                        ("reverse",),
+                        place.message + f" (off by {place.relative:.1e})",
+                        wrong=True,
+                    )
+                )
                 return findings + failures(evidence, findings)
     if local.cancelled[0] > CANCELS and not findings:
         ratio, operator, source = local.cancelled
         findings.append(
             Finding(
-                "rounding", operator, source, tuple(sorted(modes)),
-                f"each operator's rule is right, but `{operator}` subtracts values that agree in all but a part of 1e-{min(len(str(int(min(ratio, 1e30)))) - 1, 16)}: "
-                "even in float64 neither differences nor derivatives keep digits here. Rewrite the formula (log1p, expm1, hypot, sin² for 1 − cos).",
+                "rounding",
+                operator,
+                source,
+                tuple(sorted(modes)),
+                f"each operator's rule is right, but `{operator}` subtracts values that agree in all but a part of "
+                f"1e-{min(len(str(int(min(ratio, 1e30)))) - 1, 16)}: "
+                "even in float64 neither differences nor derivatives keep digits here. Rewrite the formula (log1p, "
+                "expm1, hypot, sin² for 1 − cos).",
             )
         )
         return findings
@@ -118,9 +143,14 @@ def causes(evidence: Evidence) -> list[Finding]:
         off = ", ".join(f"{m} by {o:.1e}" for m, o in modes.items())
         findings.append(
             Finding(
-                "wrong-rule", subject.name, "<unknown>", tuple(sorted(modes)),
-                f"the derivative differs from differences ({off}), while each operator alone agrees: the function depends on its inputs by a way that "
-                "is not seen here.", wrong=True,
+                "wrong-rule",
+                subject.name,
+                "<unknown>",
+                tuple(sorted(modes)),
+                f"the derivative differs from differences ({off}), while each operator alone agrees: the function "
+                "depends on its inputs by a way that "
+                "is not seen here.",
+                wrong=True,
             )
         )
     return findings + failures(evidence, findings)
@@ -129,11 +159,19 @@ def causes(evidence: Evidence) -> list[Finding]:
 def lost_finding(e: Any, modes: tuple[str, ...]) -> Finding:
     """The finding for an event that ends a derivative."""
     if e.kind == "no_grad":
-        text = f"`{e.name}` at {e.source} runs under torch.no_grad(): the output depends on it, and no derivative passes."
+        text = (
+            f"`{e.name}` at {e.source} runs under torch.no_grad(): the output depends on it, and no derivative passes."
+        )
     elif e.kind == "stop":
-        text = f"`{e.name}` at {e.source} stops the derivative, but the output depends on its value: both modes leave that part out."
+        text = (
+            f"`{e.name}` at {e.source} stops the derivative, but the output depends on its value: both modes leave "
+            "that part out."
+        )
     else:
-        text = f"`{e.name}` at {e.source} reads a value as a Python number or array: the output depends on it, and no derivative passes. Stay with tensors."
+        text = (
+            f"`{e.name}` at {e.source} reads a value as a Python number or array: the output depends on it, and no "
+            "derivative passes. Stay with tensors."
+        )
     if "autograd.grad" in e.name:
         text += " Write create_graph=True, or use pf.grad."
     return Finding("lost-derivative", e.name, e.source, modes or ("forward", "reverse"), text, wrong=True)
@@ -149,7 +187,15 @@ def rule_finding(s: Suspect, modes: tuple[str, ...]) -> Finding:
     text = f"alone, on inputs of sizes {s.sizes}, against differences of its own value: {', '.join(parts)}."
     if s.whole:
         text = f"{guilty(s, modes)} {text}"
-    return Finding("wrong-rule", s.operator, s.source, modes, text, wrong=True, details={"forward": s.forward, "reverse": s.reverse})
+    return Finding(
+        "wrong-rule",
+        s.operator,
+        s.source,
+        modes,
+        text,
+        wrong=True,
+        details={"forward": s.forward, "reverse": s.reverse},
+    )
 
 
 def guilty(s: Suspect, modes: tuple[str, ...]) -> str:
@@ -164,18 +210,33 @@ def guilty(s: Suspect, modes: tuple[str, ...]) -> str:
     for n in names:
         method = getattr(s.function, n)
         with contextlib.suppress(OSError, TypeError):
-            where.append(f"`{s.operator}.{n}` ({os.path.basename(inspect.getsourcefile(method) or '?')}:{inspect.getsourcelines(method)[1]})")
+            where.append(
+                f"`{s.operator}.{n}` "
+                f"({os.path.basename(inspect.getsourcefile(method) or '?')}:{inspect.getsourcelines(method)[1]})"
+            )
     listed = " and ".join(where or [f"`{s.operator}.{n}`" for n in names])
-    also = "" if own_jvp or "forward" not in modes else " (forward mode is its transpose: the class has no jvp of its own)"
-    return f"{listed} does not belong to `{s.operator}.forward`{also}:" if len(names) == 1 else f"{listed} do not belong to `{s.operator}.forward`:"
+    also = (
+        "" if own_jvp or "forward" not in modes else " (forward mode is its transpose: the class has no jvp of its own)"
+    )
+    return (
+        f"{listed} does not belong to `{s.operator}.forward`{also}:"
+        if len(names) == 1
+        else f"{listed} do not belong to `{s.operator}.forward`:"
+    )
 
 
 def hidden_finding(place: Place, modes: tuple[str, ...]) -> Finding:
     """The finding for a dependence that no operator shows."""
     return Finding(
-        "lost-derivative", place.operator, place.source, modes,
-        f"`{place.operator}` is the first operator whose value moves with the inputs in a way its tangent does not (off by {place.relative:.1e}), though its own "
-        "rule is right: something it uses depends on the inputs behind torch's back (numpy memory, a cache, a write through `.data`).", wrong=True,
+        "lost-derivative",
+        place.operator,
+        place.source,
+        modes,
+        f"`{place.operator}` is the first operator whose value moves with the inputs in a way its tangent does not "
+        f"(off by {place.relative:.1e}), though its own "
+        "rule is right: something it uses depends on the inputs behind torch's back (numpy memory, a cache, a write "
+        "through `.data`).",
+        wrong=True,
     )
 
 
@@ -187,7 +248,14 @@ def failures(evidence: Evidence, findings: list[Finding]) -> list[Finding]:
         if any(f.source == source or (f.kind == "lost-derivative" and f.wrong) for f in findings):
             continue
         made.append(
-            Finding("wrong-rule", evidence.subject.name, source, (mode,), f"{mode} mode fails: {type(error).__name__}: {str(error).splitlines()[0]}", wrong=True)
+            Finding(
+                "wrong-rule",
+                evidence.subject.name,
+                source,
+                (mode,),
+                f"{mode} mode fails: {type(error).__name__}: {str(error).splitlines()[0]}",
+                wrong=True,
+            )
         )
     return made
 

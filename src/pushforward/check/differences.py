@@ -62,7 +62,9 @@ def epsilon(subject: Subject) -> float:
     return max(kinds) if kinds else float(torch.finfo(torch.float64).eps)
 
 
-def evaluate(subject: Subject, direction: list[Tensor], at: float, observe: bool, origin: list[Tensor] | None = None) -> tuple[list[Tensor], Survey | None]:
+def evaluate(
+    subject: Subject, direction: list[Tensor], at: float, observe: bool, origin: list[Tensor] | None = None
+) -> tuple[list[Tensor], Survey | None]:
     """f(x + at · v) as float64 vectors, and a survey of the run."""
     survey = Survey() if observe else None
     outs = subject.values(moved(subject.point if origin is None else origin, direction, at), survey)
@@ -87,17 +89,16 @@ def one_sided(
     f = {s: evaluate(subject, direction, side * s * step, True, origin) for s in (1.0, 0.5, 0.25)}
 
     def slope(h: float) -> list[Tensor]:
-        return [
-            side * (4 * b - a - 3 * z) / (2 * h * step)
-            for a, b, z in zip(f[2 * h][0], f[h][0], zero, strict=True)
-        ]
+        return [side * (4 * b - a - 3 * z) / (2 * h * step) for a, b, z in zip(f[2 * h][0], f[h][0], zero, strict=True)]
 
     made = extrapolated(subject, slope(0.5), slope(0.25), 4, f, step / 2, side)
     made.surveys = [(side * s * step, survey) for s, (_, survey) in f.items() if survey is not None]
     return made
 
 
-def extrapolated(subject: Subject, wide: list[Tensor], near: list[Tensor], order: int, f: dict, step: float, side: int) -> Differences:
+def extrapolated(
+    subject: Subject, wide: list[Tensor], near: list[Tensor], order: int, f: dict, step: float, side: int
+) -> Differences:
     """Richardson's extrapolation of two estimates, with its bound."""
     eps = epsilon(subject)
     values = [(order * b - a) / (order - 1) for a, b in zip(wide, near, strict=True)]
@@ -111,7 +112,7 @@ def extrapolated(subject: Subject, wide: list[Tensor], near: list[Tensor], order
 
 
 def gap(found: Sequence[Tensor], referee: Differences, relative: float = 1e-6) -> tuple[bool, float, int]:
-    """Whether derivatives agree with differences; the largest difference, relative to its leaf, and the leaf it is in."""
+    """Whether derivatives agree with differences; the largest difference, relative to its leaf, and its leaf."""
     worst, leaf, agrees = 0.0, 0, True
     for k, (a, d, tolerance) in enumerate(
         zip([real_vector(t) for t in found], referee.values, referee.tolerances(relative), strict=True)

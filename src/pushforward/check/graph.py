@@ -1,28 +1,28 @@
-"""What no operator alone shows: values overwritten after they were saved, hooks, and dependences that torch does not see.
+"""What no operator alone shows: values overwritten after they were saved, hooks, and what torch does not see.
 
-Forward: intermediate values at x ± hv, operator by operator, against the tangents of a run on dual numbers; the first that differs.
-Reverse: at each node of the graph ⟨what arrives, ẏ⟩ = Σ ⟨what it passes on, ẋ⟩, with tangents from a run on dual numbers.
-Both keep intermediate values; a budget bounds them, and a large function is walked in chunks.
+Forward: intermediate values at x ± hv, operator by operator, against the tangents of a run on dual numbers; the first
+that differs. Reverse: at each node of the graph ⟨what arrives, ẏ⟩ = Σ ⟨what it passes on, ẋ⟩, with tangents from
+the same values. Both keep intermediate values; a budget bounds them, and a large function is walked in chunks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..core.level import THREAD
+from ..core.torch_private import NoFunction
 from ..forward.level import Dual
 from ..ops.table import entry
 from .decisions import moving_kind
-from ..core.torch_private import NoFunction
-from .observe import Call, Observer, in_backward, modes_off, tensors
+from .observe import Call, Observer, innermost_jvp, modes_off, tensors
 from .subject import Subject, moved, real_vector
 
 Tensor = torch.Tensor
 BUDGET = 256 * 2**20  # bytes of intermediate values kept at a time
-CHUNKS = 4
+CHUNKS = 6
+WEIGHED = 1e-5  # relative difference of a node's inner products that counts
 Key = tuple[str, str, int]
 
 
@@ -35,6 +35,7 @@ class Keyed(Observer):
         self.order: list[Key] = []
         self.skip, self.budget = skip, budget
         self.full = False
+        self.reached = skip
 
     def key(self, call: Call) -> Key:
         """The key of this call."""
@@ -50,7 +51,12 @@ class Keyed(Observer):
             return False
         self.budget -= size
         self.full = self.budget < 0
+        self.reached = len(self.order)
         return True
+
+    def next_chunk(self) -> int:
+        """Where the next chunk begins: it overlaps by half, for a node is weighed with its neighbours."""
+        return max(self.skip + 1, self.skip + (self.reached - self.skip) // 2)
 
 
 class Values(Keyed):
@@ -65,7 +71,7 @@ class Values(Keyed):
         key = self.key(call)
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
-        if results and not in_backward() and self.wants(sum(o.numel() * 8 for o in results)):
+        if results and self.wants(sum(o.numel() * 8 for o in results)):
             self.found[key] = [real_vector(o).clone() for o in results]
         return out
 
@@ -82,7 +88,7 @@ class Tangents(Keyed):
         key = self.key(call)
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
-        if results and not in_backward() and self.wants(sum(o.numel() * 8 for o in results)):
+        if results and self.wants(sum(o.numel() * 8 for o in results)):
             with modes_off(), NoFunction():
                 self.found[key] = [tangent_of(o).clone() for o in results]
         return out
@@ -90,7 +96,7 @@ class Tangents(Keyed):
 
 def tangent_of(o: Tensor) -> Tensor:
     """The tangent of a dual number of the innermost `jvp`, zeros for anything else."""
-    level = next((v for v in reversed(THREAD.levels) if v.name == "jvp"), None)
+    level = innermost_jvp()
     if type(o) is Dual and o._level is level:
         return torch.zeros_like(o._primal) if o._tangent is None else o._tangent.detach()
     return torch.zeros(o.shape, dtype=o.dtype)
@@ -131,36 +137,39 @@ def first_forward(subject: Subject, direction: list[Tensor], step: float, origin
                     return Place(key[0], key[1], None, off / size, "")
         if not above.full:
             return None
-        skip += len(above.found)
+        skip = above.next_chunk()
     return None
 
 
 class Graph(Keyed):
     """The nodes of autograd's graph by operator, and hooks that weigh what passes through them."""
 
-    def __init__(self, tangents: dict[Key, list[Tensor]], direction: list[Tensor], cotangents: list[Tensor]) -> None:
+    def __init__(self, tangents: dict[Key, list[Slope]], direction: list[Tensor], cotangents: list[Tensor]) -> None:
         super().__init__()
         self.tangents, self.direction, self.cotangents = tangents, direction, cotangents
         self.pending: tuple[Key, list[Tensor], Call] | None = None
-        self.nodes: dict[Any, dict[int, Tensor]] = {}
+        self.nodes: dict[Any, dict[int, Slope]] = {}
         self.owners: dict[Any, tuple[Key, Any]] = {}
         self.arrived: dict[tuple[Any, int], float] = {}
         self.sizes: dict[tuple[Any, int], float] = {}
         self.bad: list[tuple[Key, Any, float, str]] = []
         self.saved: dict[Key, tuple[int, set[int]]] = {}
         self.writes: list[tuple[int, str, str, set[int]]] = []
+        self.cut: Key | None = None  # the first result that moves with the inputs and carries no gradient
 
     def operator(self, call: Call) -> Any:
         """Note the node of the previous operator, then run this one."""
         self.settle()
-        if in_backward():
-            return call.run()
         key = self.key(call)
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
         self.pending = (key, results, call)
         place = len(self.order)
-        storages = {t.untyped_storage().data_ptr() for t in tensors([*call.args, out]) if t.layout is torch.strided and t.numel()}
+        storages = {
+            t.untyped_storage().data_ptr()
+            for t in tensors([*call.args, out])
+            if t.layout is torch.strided and t.numel()
+        }
         self.saved[key] = (place, storages)
         if call.kind == "operator":
             e = entry(call.function)
@@ -179,9 +188,16 @@ class Graph(Keyed):
         for k, o in enumerate(results):
             fn = o.grad_fn
             if fn is None:
+                if (
+                    found is not None
+                    and not o.requires_grad
+                    and k < len(found)
+                    and bool((found[k].value.abs() > found[k].noise).any())
+                ):
+                    self.cut = self.cut or key
                 continue
             self.owners.setdefault(fn, (key, call.function if call.kind == "function" else None))
-            if found is not None and k < len(found) and found[k].shape == o.shape:
+            if found is not None and k < len(found) and found[k].numel() == real_vector(o).numel():
                 self.nodes.setdefault(fn, {})[o.output_nr] = found[k]
 
     def graph(self, inputs: list[Tensor], outs: list[Tensor]) -> None:
@@ -192,10 +208,10 @@ class Graph(Keyed):
             if o.grad_fn is not None:
                 self.arrives(o.grad_fn, o.output_nr, u)
 
-        def tangent(fn: Any, nr: int) -> Tensor | None:
+        def tangent(fn: Any, nr: int) -> Slope | None:
             variable = getattr(fn, "variable", None)
             if variable is not None:
-                return leaves.get(id(variable), torch.zeros_like(variable))
+                return Slope(real_vector(leaves.get(id(variable), torch.zeros_like(variable))), 0.0)
             return self.nodes.get(fn, {}).get(nr)
 
         for fn in list(self.owners):
@@ -209,7 +225,7 @@ class Graph(Keyed):
     def arrives(self, fn: Any, nr: int, g: Tensor) -> None:
         """Add what a consumer passes on to a value."""
         t = self.nodes.get(fn, {}).get(nr)
-        if t is not None and t.shape == g.shape:
+        if t is not None and t.numel() == real_vector(g).numel():
             part, size = products(g, t)
             place = fn, nr
             self.arrived[place] = self.arrived.get(place, 0.0) + part
@@ -223,13 +239,13 @@ class Graph(Keyed):
             if g is None:
                 continue
             t = known.get(nr)
-            if t is None or t.shape != g.shape:
+            if t is None or t.numel() != real_vector(g).numel():
                 left = float("nan")
                 continue
             part, weight = products(g, t)
             left, size = left + part, size + weight
             expected = self.arrived.get((fn, nr))
-            if expected is not None and abs(expected - part) > 1e-7 * (self.sizes[fn, nr] + weight):
+            if expected is not None and abs(expected - part) > WEIGHED * (self.sizes[fn, nr] + weight):
                 key, function = self.owners[fn]
                 self.bad.append((key, function, abs(expected - part) / (self.sizes[fn, nr] + weight), "hook"))
         right, complete = 0.0, True
@@ -237,39 +253,70 @@ class Graph(Keyed):
             if g is None or source is None:
                 continue
             t = tangent(source, nr)
-            if t is None or t.shape != g.shape:
+            if t is None or t.numel() != real_vector(g).numel():
                 complete = False
             else:
                 part, weight = products(g, t)
                 right, size = right + part, size + weight
             self.arrives(source, nr, g)
-        if complete and left == left and abs(left - right) > 1e-7 * size:
+        if complete and left == left and abs(left - right) > WEIGHED * size:
             key, function = self.owners[fn]
             self.bad.append((key, function, abs(left - right) / size, "node"))
 
 
-def products(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """⟨a, b⟩, and the sum of the sizes of its terms."""
-    p = real_vector(a) * real_vector(b)
-    return float(p.sum()), float(p.abs().sum())
+class Slope(NamedTuple):
+    """A tangent by differences, and the size of its rounding."""
+
+    value: Tensor
+    noise: float
+
+    def numel(self) -> int:
+        """The number of its entries."""
+        return self.value.numel()
+
+
+def slope(above: Tensor, below: Tensor, step: float) -> Slope:
+    """The central difference of an intermediate value."""
+    top = float(above.abs().max()) if above.numel() else 0.0
+    return Slope((above - below) / (2 * step), 4e-16 * top / step)
+
+
+def products(a: Tensor, b: Slope) -> tuple[float, float]:
+    """⟨a, b⟩, and the sum of the sizes of its terms, in which rounding has the weight that it takes to be ignored."""
+    g = real_vector(a)
+    p = g * b.value
+    return float(p.sum()), float(p.abs().sum()) + float(g.abs().sum()) * b.noise / WEIGHED
 
 
 def first_reverse(
-    subject: Subject, direction: list[Tensor], cotangents: list[Tensor], origin: list[Tensor] | None
+    subject: Subject, direction: list[Tensor], cotangents: list[Tensor], step: float, origin: list[Tensor] | None
 ) -> Place | None:
     """The first node, in the order of the backward pass, that does not pass on what it should."""
     point = subject.point if origin is None else origin
     skip = 0
     for _ in range(CHUNKS):
-        pushed = Tangents(skip)
-        subject.push(direction, pushed, point)
-        graph = Graph(pushed.found, direction, cotangents)
+        below, above = Values(skip), Values(skip)
+        subject.values(moved(point, direction, -step), below)
+        subject.values(moved(point, direction, step), above)
+        tangents = {
+            key: [slope(a, b, step) for a, b in zip(found, below.found[key], strict=False) if a.shape == b.shape]
+            for key, found in above.found.items()
+            if key in below.found
+        }
+        graph = Graph(tangents, direction, cotangents)
         subject.pull(cotangents, graph, point)
         if graph.bad:
             return described(graph, *graph.bad[0])
-        if not pushed.full:
+        if graph.cut is not None:
+            name, source, _ = graph.cut
+            text = (
+                f"the result of `{name}` moves with the inputs but carries no gradient: the derivative was cut before "
+                "(a `.detach()` inside a backward, once_differentiable, a result marked as not differentiable)"
+            )
+            return Place(name, source, None, 1.0, text)
+        if not above.full:
             return None
-        skip += len(pushed.found)
+        skip = above.next_chunk()
     return None
 
 
@@ -277,17 +324,21 @@ def described(graph: Graph, key: Key, function: Any, relative: float, how: str) 
     """Words for a node at fault."""
     name, source, _ = key
     if how == "hook":
-        return Place(name, source, function, relative, f"a hook on the result of `{name}` changes the gradient that passes it")
+        return Place(
+            name, source, function, relative, f"a hook on the result of `{name}` changes the gradient that passes it"
+        )
     place, storages = graph.saved[key]
     for later, writer, line, targets in graph.writes:
         if later > place and targets & storages:
             text = (
-                f"`{writer}` overwrites in place a value that the backward of `{name}` at {source} uses, and autograd is not told "
+                f"`{writer}` overwrites in place a value that the backward of `{name}` at {source} uses, and "
+                "autograd is not told "
                 "(a write through `.data`, or a value kept outside of save_for_backward)"
             )
             return Place(writer, line, function, relative, text)
     text = (
-        f"`{name}` passes back a wrong gradient in this graph, though alone its rule is right: its backward uses something that "
+        f"`{name}` passes back a wrong gradient in this graph, though alone its rule is right: its backward uses "
+        "something that "
         "changed since, or a hook changes it"
     )
     return Place(name, source, function, relative, text)

@@ -1,8 +1,8 @@
 """Kinks: steps that cross one, how far away it lies, and a comparison that does not cross.
 
-Every decision of the function is compared at x − hv, x and x + hv (`decisions`). Where one differs, the difference quotient is not
-the derivative. The comparison is then repeated with a smaller step, from the side that does not cross, or at a point a little
-beside x.
+Every decision of the function is compared at x − hv, x and x + hv (`decisions`). Where one differs, the difference
+quotient is not the derivative. The comparison is then repeated with a smaller step, from the side that does not
+cross, or at a point a little beside x.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def kinks(subject: Subject, direction: list[Tensor], base: Survey, found: Differ
         decided = [j for j in shown if j < k and base.names[j] == "_local_scalar_dense"]
         if not decided:
             place = min(k, len(base.names) - 1)
-            made.append(Kink(base.names[place], base.sources[place], 1, 1, None, None, tuple(sorted(sides)), branch=True))
-    made = [m for m in made if not m.operator == "" ]
+            made.append(
+                Kink(base.names[place], base.sources[place], 1, 1, None, None, tuple(sorted(sides)), branch=True)
+            )
     return sorted(made, key=lambda m: (m.reach is None, m.reach or 0.0))
 
 
@@ -120,16 +121,22 @@ def _kink(base: Survey, k: int, sides: set[int], looks: dict[float, Look]) -> Ki
                 ways = (s * m0 / (m0 - m1)).abs()
                 margin = min(float(m0.abs().min()), margin if margin is not None else float("inf"))
                 reach = min(float(ways.min()), reach if reach is not None else float("inf"))
-            elif not at[1] and p.dtype is torch.bool and at[2] is not None and at[2].shape == p.shape and bool(differs.any()):
+            elif (
+                not at[1]
+                and p.dtype is torch.bool
+                and at[2] is not None
+                and at[2].shape == p.shape
+                and bool(differs.any())
+            ):
                 values = at[2].detach()[differs].double()
                 margin = float(values.max() - values.min())
                 reach = 0.0 if margin == 0.0 else reach
-    return Kink(name, source, int(changed.sum()) if changed is not None else 1, total, margin, reach, tuple(sorted(sides)))
+    return Kink(
+        name, source, int(changed.sum()) if changed is not None else 1, total, margin, reach, tuple(sorted(sides))
+    )
 
 
-def settle(
-    subject: Subject, direction: list[Tensor], base: Survey, first: Differences, found: list[Kink], step: float
-) -> Settled | None:
+def settle(subject: Subject, direction: list[Tensor], base: Survey, found: list[Kink], step: float) -> Settled | None:
     """A comparison that crosses no kink: a smaller step, one side, or another point; None if there is none."""
     reaches = [m.reach for m in found if m.reach is not None]
     nearest = min(reaches) if reaches else None

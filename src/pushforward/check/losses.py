@@ -1,8 +1,9 @@
 """Lost derivatives: values that the output depends on, and that no derivative passes.
 
-Each `.detach()`, `.data`, `.item()`, `.numpy()`, `no_grad` of a run is an event with a value. Evaluations at x ± hv in which
-the events *give their value at x* differentiate the function as forward and reverse mode see it. If those differences agree with the
-derivative that looked wrong, the events are the cause; an event alone is to blame when letting it move changes the result.
+Each `.detach()`, `.data`, `.item()`, `.numpy()`, `no_grad` of a run is an event with a value. Evaluations at x ± hv
+in which the events *give their value at x* differentiate the function as forward and reverse mode see it. If those
+differences agree with the derivative that looked wrong, the events are the cause; an event alone is to blame when
+letting it move changes the result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`debug_nans`: the first operator that makes a NaN or an infinity.
 
-A dispatch mode below every transform sees each operator on plain tensors: of values, of tangents, of cotangents. One that
-returns a NaN where none went in, or an infinity where all was finite, is the one to name.
+A dispatch mode below every transform sees each operator on plain tensors: of values, of tangents, of cotangents. One
+that returns a NaN where none went in, or an infinity where all was finite, is the one to name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from ..core.torch_private import NoFunction, TorchDispatchMode, graph_task_id
 from .observe import tensors
 
 Tensor = torch.Tensor
-_UNSET = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_"})
+_UNSET = frozenset(
+    {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_"}
+)
 _LINE = "pushforward line"
 
 
@@ -52,7 +54,7 @@ class NanError(TransformError, FloatingPointError):
         self.operator, self.source, self.role = operator, source, role
 
 
-class debug_nans(contextlib.AbstractContextManager):  # noqa: N801  (used as a keyword: `with pf.debug_nans():`)
+class debug_nans(contextlib.AbstractContextManager):
     """A context in which the first NaN or infinity is an error that names its operator and line.
 
     Works for plain code, under every transform and nesting, and in backward passes. The message says whether a value, a
@@ -94,7 +96,7 @@ class _Lines(TorchFunctionMode):
             with NoFunction():
                 pending = [o.grad_fn for o in tensors(out) if o.grad_fn is not None]
             while pending:
-                fn = pending.pop()
+                fn: Any = pending.pop()
                 if fn is None or not hasattr(fn, "metadata") or _LINE in fn.metadata:
                     continue
                 line = line or source_line()
@@ -151,7 +153,11 @@ def found(name: str, args: Any, out: Any, kind: int) -> NanError:
     bad = next(o for o in tensors(out) if worst(o) == kind)
     mask = torch.isnan(bad.detach()) if kind == 2 else ~torch.isfinite(bad.detach())
     place = mask.nonzero()[0].tolist()
-    ranges = "; ".join(f"input {k}: {described(a)}" for k, a in enumerate(args) if isinstance(a, (Tensor, float, int)) and not isinstance(a, bool))
+    ranges = "; ".join(
+        f"input {k}: {described(a)}"
+        for k, a in enumerate(args)
+        if isinstance(a, (Tensor, float, int)) and not isinstance(a, bool)
+    )
     of = f"the {role}" if outer in (None, name) else f"the {role} of `{outer}` (by `{name}`)"
     verb = f"`{name}` makes" if outer in (None, name) else "there is"
     text = (
@@ -179,23 +185,27 @@ def whose(name: str, args: Any) -> tuple[str, str | None, str]:
     """Whether an operator computes a value, tangent or cotangent; of which operator; and the user's line."""
     line = source_line()
     if graph_task_id() != -1:
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         if node is None:
             return "cotangent", None, line
         own = user_backward()
         known = node.metadata.get(_LINE) if hasattr(node, "metadata") else None
         return "cotangent", node.name(), own or known or line
     frame: Any = sys._getframe(1)
+    outer, role = None, "value"
     while frame is not None:
-        code = frame.f_code
-        if code.co_name in ("compute", "handle") and code.co_filename.endswith("forward/level.py"):
-            func = frame.f_locals.get("func")
-            outer = func._schema.name.removeprefix("aten::") if func is not None else None
-            primals = frame.f_locals.get("primals", ())
-            value = outer == name and all(a is p for a, p in zip(args, primals, strict=False) if isinstance(a, Tensor))
-            return ("value" if value or not frame.f_locals.get("moving") else "tangent"), outer, line
+        code, inside = frame.f_code, frame.f_locals
+        if code.co_name == "compute" and code.co_filename.endswith("forward/level.py") and "primals" in inside:
+            above = inside["func"]._schema.name.removeprefix("aten::")
+            same = above == name and all(
+                a is p or (not isinstance(a, Tensor) and not isinstance(p, Tensor) and a == p)
+                for a, p in zip(args, inside["primals"], strict=False)
+            )
+            if inside["moving"] and not same:
+                role = "tangent"
+            outer, name, args = above, above, inside["args"]
         frame = frame.f_back
-    return "value", None, line
+    return role, outer, line
 
 
 def user_backward() -> str | None:

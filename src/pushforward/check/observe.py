@@ -1,8 +1,8 @@
 """Observers: what a function does, seen operator by operator, without changing it.
 
-An observer sits on top of whatever runs: plain tensors, dual numbers, a backward pass. Three things pass it: operators (by
-dispatch), the calls of the Python API that take a value out of the derivative (`.detach()`, `.item()`, `.numpy()`, …), and whole
-calls of a `torch.autograd.Function`, whose insides stay unseen.
+An observer sits on top of whatever runs: plain tensors, dual numbers, a backward pass. Three things pass it:
+operators (by dispatch), the calls of the Python API that take a value out of the derivative (`.detach()`, `.item()`,
+`.numpy()`, …), and whole calls of a `torch.autograd.Function`, whose insides stay unseen unless asked for.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from .. import functions
+from ..core.level import THREAD
 from ..core.source import is_library_file
 from ..core.torch_private import TorchDispatchMode, graph_task_id, mode_count, pop_mode, push_mode
+from ..forward.level import DualLevel
 
 Tensor = torch.Tensor
 _BASE: Any = torch.autograd.function._SingleLevelFunction
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_CONSTRUCTORS = os.path.join("core", "constructors.py")
 
+# As torch has them: `core.constructors` puts its own in their place, which call these.
+BUILT = tuple(getattr(f, "__wrapped__", f) for f in (torch.tensor, torch.as_tensor, torch.asarray))
 # Calls of the Python API whose result carries no derivative, and what to call them.
 NUMBERS = {
     Tensor.item: ".item()",
@@ -38,9 +43,7 @@ ARRAYS = {
     Tensor.numpy: ".numpy()",
     Tensor.__array__: "numpy.asarray()",
     Tensor.tolist: ".tolist()",
-    torch.tensor: "torch.tensor()",
-    torch.as_tensor: "torch.as_tensor()",
-    torch.asarray: "torch.asarray()",
+    **{f: f"torch.{f.__name__}()" for f in BUILT},
 }
 STOPS = {
     Tensor.detach: ".detach()",
@@ -48,7 +51,7 @@ STOPS = {
     Tensor.data.__get__: ".data",  # type: ignore[attr-defined]
     torch.autograd.grad: "torch.autograd.grad() without create_graph=True",
 }
-MAKERS = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer}
+MAKERS = {*BUILT, torch.from_numpy, torch.frombuffer}
 # Aliases that autograd and dual numbers make for themselves: no operators of the function.
 ALIASES = frozenset({"detach", "alias", "lift_fresh", "detach_", "lift_fresh_copy"})
 
@@ -58,7 +61,9 @@ class Call:
 
     __slots__ = ("args", "function", "kind", "kwargs", "name", "run_with", "source")
 
-    def __init__(self, kind: str, name: str, function: Any, args: Any, kwargs: Any, run_with: Callable[..., Any]) -> None:
+    def __init__(
+        self, kind: str, name: str, function: Any, args: Any, kwargs: Any, run_with: Callable[..., Any]
+    ) -> None:
         self.kind, self.name, self.function = kind, name, function
         self.args, self.kwargs, self.run_with = args, kwargs, run_with
         self.source = user_line()
@@ -85,7 +90,7 @@ def asked_by_user() -> bool:
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_PACKAGE):
-            if frame.f_code.co_name not in ("__torch_function__", "user_call"):
+            if frame.f_code.co_name not in ("__torch_function__", "user_call") and not name.endswith(_CONSTRUCTORS):
                 return False
         elif not is_library_file(name):
             return True
@@ -95,6 +100,8 @@ def asked_by_user() -> bool:
 
 class Observer:
     """Base of the observers: override what is of interest; `call.run()` does what was called."""
+
+    sees_inside = False  # whether the operators inside of a torch.autograd.Function are observed, too
 
     def __init__(self) -> None:
         self.paused = 0
@@ -119,6 +126,15 @@ class Observer:
             yield
         finally:
             self.paused -= 1
+
+    @contextlib.contextmanager
+    def resume(self) -> Iterator[None]:
+        """See again, inside of a pause."""
+        before, self.paused = self.paused, 0
+        try:
+            yield
+        finally:
+            self.paused = before
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -193,13 +209,17 @@ def whole_functions(observer: Observer) -> Iterator[None]:
         if observer.paused or observer.thread != threading.get_ident():
             return run(*args, **kwargs)
 
-        def quietly(*args: Any, **kwargs: Any) -> Any:
-            with observer.pause():
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            if not observer.sees_inside:
+                return run(*args, **kwargs)
+            with observer.resume():
                 return run(*args, **kwargs)
 
         if cls is CheckpointFunction:
             return run(*args, **kwargs)
-        return observer.operator(Call("function", cls.__name__, cls, args, kwargs, quietly))
+        call = Call("function", cls.__name__, cls, args, kwargs, inside)
+        with observer.pause():
+            return observer.operator(call)
 
     def below(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return seen(cls, args, kwargs, super(_BASE, cls).apply)
@@ -225,6 +245,11 @@ def modes_off() -> Iterator[None]:
     finally:
         for mode in reversed(taken):
             push_mode(mode)
+
+
+def innermost_jvp() -> DualLevel | None:
+    """The level of the innermost running `jvp`."""
+    return next((v for v in reversed(THREAD.levels) if isinstance(v, DualLevel)), None)
 
 
 def in_backward() -> bool:

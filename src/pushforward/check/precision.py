@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from ..core.torch_private import NoFunction
 from ..forward.level import Dual
+from .decisions import moving_kind
 from .differences import base_step, central, evaluate
 from .graph import Keyed, tangent_of
-from ..core.torch_private import NoFunction
-from .observe import Call, in_backward, modes_off, tensors
-from .decisions import moving_kind
 from .kinks import kinks
+from .observe import Call, modes_off, tensors
 from .report import Finding, Row
 from .subject import Subject, inner, real_vector
 from .survey import Survey
@@ -37,11 +37,12 @@ class Pairs(Keyed):
         used = [self.maker.get(place(t)) for t in tensors([*call.args, *call.kwargs.values()])]
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
-        if results and not in_backward() and self.wants(sum(o.numel() * 16 for o in results)):
+        if results and self.wants(sum(o.numel() * 16 for o in results)):
             self.inputs[key] = [u for u in used if u is not None]
             with modes_off(), NoFunction():
                 self.found[key] = [
-                    (real_vector(o._primal if type(o) is Dual else o).clone(), real_vector(tangent_of(o)).clone()) for o in results
+                    (real_vector(o._primal if type(o) is Dual else o).clone(), real_vector(tangent_of(o)).clone())
+                    for o in results
                 ]
             for o in results:
                 self.maker[place(o)] = key
@@ -119,15 +120,27 @@ def rounding(
         slope = max((float(t.abs().max()) for t in tangent if t.numel()), default=0.0)
         error = max((float((a - b).abs().max()) for a, b in zip(above, exact, strict=True) if a.numel()), default=0.0)
         noise = error / (step * slope) if slope else 0.0
-        rows.append(Row(f"differences in {name}", "forward mode in float64", off, None, f"(step {step:.1e}; rounding makes {min(noise, off):.0e} of it)"))
+        rows.append(
+            Row(
+                f"differences in {name}",
+                "forward mode in float64",
+                off,
+                None,
+                f"(step {step:.1e}; rounding makes {min(noise, off):.0e} of it)",
+            )
+        )
         if off > DIGITS and noise < off / 2:
             findings += crossed_by(wide, direction, step, off, name)
         if noise > DIGITS and off > DIGITS and worst <= limit:
             operator, source, amount = amplifier(narrow, wide, own, direction)
             findings.append(
                 Finding(
-                    "rounding", operator, source, (),
-                    f"differences in {name} are off by {off:.1e}, the derivative is not: rounding of the values, divided by the step. `{operator}` loses most: its "
+                    "rounding",
+                    operator,
+                    source,
+                    (),
+                    f"differences in {name} are off by {off:.1e}, the derivative is not: rounding of the values, "
+                    f"divided by the step. `{operator}` loses most: its "
                     f"relative error is {amount:.0e} times that of its inputs. Compare in float64.",
                     details={"relative": off},
                 )
@@ -136,9 +149,14 @@ def rounding(
         operator, source, amount = amplifier(narrow, wide, own, direction)
         findings.append(
             Finding(
-                "rounding", operator, source, tuple(modes),
-                f"in {name} the derivative is off by {worst:.1e} from the same function in float64: rounding, not a wrong rule. `{operator}` "
-                f"makes the largest loss: its relative error is {amount:.0e} times that of its inputs (terms that cancel, or a result too small for the type).",
+                "rounding",
+                operator,
+                source,
+                tuple(modes),
+                f"in {name} the derivative is off by {worst:.1e} from the same function in float64: rounding, not a "
+                f"wrong rule. `{operator}` "
+                f"makes the largest loss: its relative error is {amount:.0e} times that of its inputs (terms that "
+                "cancel, or a result too small for the type).",
                 details={"relative": worst},
             )
         )
@@ -149,17 +167,19 @@ def crossed_by(wide: Subject, direction: list[Tensor], step: float, off: float, 
     """The kinks that the large step of a narrow type crosses."""
     base = Survey()
     wide.values(wide.point, base)
-    made = []
-    for k in kinks(wide, direction, base, central(wide, direction, step))[:2]:
-        made.append(
-            Finding(
-                "kink", k.operator, k.source, (),
-                f"differences in {name} need a large step and are off by {off:.1e}, the derivative is not: {k.sentence(step)}. Compare in float64, where a "
-                "step can be small.",
-                details={"elements": k.elements, "margin": k.margin, "reach": k.reach},
-            )
+    found = kinks(wide, direction, base, central(wide, direction, step))[:2]
+    text = f"differences in {name} need a large step and are off by {off:.1e}, the derivative is not"
+    return [
+        Finding(
+            "kink",
+            k.operator,
+            k.source,
+            (),
+            f"{text}: {k.sentence(step)}. Compare in float64, where a step can be small.",
+            details={"elements": k.elements, "margin": k.margin, "reach": k.reach},
         )
-    return made
+        for k in found
+    ]
 
 
 def amplifier(narrow: Subject, wide: Subject, own: list[Tensor], direction: list[Tensor]) -> tuple[str, str, float]:

@@ -1,7 +1,7 @@
 """The same call twice: random numbers, buffers that change, Python state.
 
-    A  world as given          B  straight after A          C  buffers put back          D  buffers and random numbers put back
-    A = B: repeatable.   A ≠ B, A = C: state.   A ≠ C, A = D: random numbers.   A ≠ D: something outside of torch.
+A  world as given          B  straight after A          C  buffers put back          D  buffers and random numbers put
+back A = B: repeatable.   A ≠ B, A = C: state.   A ≠ C, A = D: random numbers.   A ≠ D: something outside of torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def raw(subject: Subject) -> tuple[list[Tensor], Survey]:
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
     """Whether all bits are equal (NaN equals NaN)."""
     return len(a) == len(b) and all(
-        x.shape == y.shape and bool(((x == y) | (torch.isnan(x) & torch.isnan(y))).all()) for x, y in zip(a, b, strict=True)
+        x.shape == y.shape and bool(((x == y) | (torch.isnan(x) & torch.isnan(y))).all())
+        for x, y in zip(a, b, strict=True)
     )
 
 
@@ -87,11 +88,11 @@ def repeated(subject: Subject, state: Callable[[], dict[str, Any]]) -> tuple[lis
             if not same(first, fourth):
                 findings.append(drawn(survey, other))
             elif changed:
-                findings.append(written(subject, changed[0], changed, wrong=True))
+                findings.append(written(changed, wrong=True))
             del middle
     set_generators(start)
     if not any(f.kind == "state" for f in findings) and changed:
-        findings.append(written(subject, changed[0], changed, wrong=False))
+        findings.append(written(changed, wrong=False))
     subject.before = put_back
     return first, survey, findings, repeatable
 
@@ -103,19 +104,27 @@ def drawn(survey: Survey, other: Survey) -> Finding:
     name, source = at(survey, place)
     by = f"`{name}` draws random numbers" if survey.random else "numbers drawn outside of torch enter here"
     return Finding(
-        "nondeterministic", name, source, (), f"two calls with the same inputs differ: {by}. The comparisons below were made with the "
-        "generators put back before each call; dropout needs .eval(), other draws a fixed generator or an argument.", wrong=True,
+        "nondeterministic",
+        name,
+        source,
+        (),
+        f"two calls with the same inputs differ: {by}. The comparisons below were made with the "
+        "generators put back before each call; dropout needs .eval(), other draws a fixed generator or an argument.",
+        wrong=True,
     )
 
 
-def written(subject: Subject, first: tuple[str, str, Tensor], changed: list[Any], *, wrong: bool) -> Finding:
+def written(changed: list[tuple[str, str, Tensor]], *, wrong: bool) -> Finding:
     """The finding for tensors outside that a call changes."""
-    name, source, target = first
+    # A counter (of batches, of calls) says less than a statistic.
+    name, source, target = max(changed, key=lambda c: c[2].is_floating_point())
     what = f"a tensor of shape {list(target.shape)} that was made outside of the function"
     effect = (
-        "the next call with the same inputs gives another result. Derivatives are of one call; call .eval(), or pass the buffer in and return it."
+        "the next call with the same inputs gives another result. Derivatives are of one call; call .eval(), or pass "
+        "the buffer in and return it."
         if wrong
-        else "the result does not depend on it in this call, but a call of the function is not without effect (.eval() freezes statistics)."
+        else "the result does not depend on it in this call, but a call of the function is not without effect "
+        "(.eval() freezes statistics)."
     )
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return Finding("state", name, source, (), f"`{name}` writes into {what}{more}: {effect}", wrong=wrong)
@@ -129,18 +138,28 @@ def hidden(survey: Survey, other: Survey, before: dict[str, Any], after: dict[st
     if moved:
         n = moved[0]
         return Finding(
-            "state", name, source, (), f"a call changes `{n}` (from {before.get(n)!r} to {after[n]!r}), and the next call gives another result, "
-            f"first at `{name}`. No derivative can be compared.", wrong=True,
+            "state",
+            name,
+            source,
+            (),
+            f"a call changes `{n}` (from {before.get(n)!r} to {after[n]!r}), and the next call gives another result, "
+            f"first at `{name}`. No derivative can be compared.",
+            wrong=True,
         )
     return Finding(
-        "nondeterministic", name, source, (), f"calls with the same inputs and the same random numbers differ, first at `{name}`: it depends on "
-        "something outside of torch (a generator of its own, time, a cache). No derivative can be compared.", wrong=True,
+        "nondeterministic",
+        name,
+        source,
+        (),
+        f"calls with the same inputs and the same random numbers differ, first at `{name}`: it depends on "
+        "something outside of torch (a generator of its own, time, a cache). No derivative can be compared.",
+        wrong=True,
     )
 
 
 def differing(a: Survey, b: Survey) -> int | None:
     """The first operator with another name, line or result."""
-    for k, (x, y) in enumerate(zip(zip(a.names, a.sources), zip(b.names, b.sources))):
+    for k, (x, y) in enumerate(zip(a.places(), b.places(), strict=False)):
         if x != y or (a.results is not None and b.results is not None and a.results[k] != b.results[k]):
             return k
     return None
@@ -195,7 +214,7 @@ def reachable(func: Any) -> Iterator[tuple[str, Any]]:
     pairs += [(n, inner.__globals__[n]) for n in code.co_names if n in getattr(inner, "__globals__", {})]
     for name, value in pairs:
         yield name, value
-        if hasattr(value, "__dict__") and not callable(value) or isinstance(value, torch.nn.Module):
+        if (hasattr(value, "__dict__") and not callable(value)) or isinstance(value, torch.nn.Module):
             for n, v in vars(value).items():
                 if not n.startswith("_"):
                     yield f"{name}.{n}", v

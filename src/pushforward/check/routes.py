@@ -1,11 +1,12 @@
 """The routes to a Jacobian-vector product, side by side: time, memory, error, and what each asks for.
 
-Showing how torch's own routes do is the purpose here, so this is the one module that calls `torch.func` and `torch.autograd.functional`.
+Showing how torch's own routes do is the purpose here, so this is the one module that calls `torch.func` and
+`torch.autograd.functional`.
 
     own jvp                 one pass with dual numbers
     double backward         J v = d/du ⟨Jᵀu, v⟩: two backward passes, by torch.autograd.functional.jvp or by hand
     torch.func.jvp          one pass with torch's dual numbers
-    differences             (f(x + hv) − f(x)) / h, and central; the error is a V over h: truncation right, rounding left
+    differences             (f(x + hv) − f(x)) / h, and central; the error over h is a V: truncation, rounding
 """
 
 from __future__ import annotations
@@ -90,15 +91,20 @@ class RoutesReport:
 
     def __str__(self) -> str:
         head = ("route", "time", "by pf.jvp", "peak memory", "error", "records a graph", "again")
-        rows = [head]
+        rows: list[tuple[str, ...]] = [head]
         for r in self.routes:
             if r.refused:
                 rows.append((r.name, "refused:", r.refused, "", "", "", ""))
                 continue
             rows.append(
                 (
-                    r.name, duration(r.seconds), f"{r.slower:.2f}x", size(r.peak_bytes), f"{r.error:.1e}",
-                    "yes" if r.needs_requires_grad else "no", "yes" if r.differentiable else "no",
+                    r.name,
+                    duration(r.seconds),
+                    f"{r.slower:.2f}x",
+                    size(r.peak_bytes),
+                    f"{r.error:.1e}",
+                    "yes" if r.needs_requires_grad else "no",
+                    "yes" if r.differentiable else "no",
                 )
             )
         widths = [max(len(row[k]) for row in rows if "refused:" not in row) for k in range(len(head))]
@@ -157,7 +163,13 @@ class RoutesReport:
 
 
 def routes(
-    func: Callable[..., Any], primals: Any, tangents: Any = None, *, steps: Sequence[float] = (1e-2, 1e-4, 1e-6), rounds: int = ROUNDS, seed: int = 0
+    func: Callable[..., Any],
+    primals: Any,
+    tangents: Any = None,
+    *,
+    steps: Sequence[float] = (1e-2, 1e-4, 1e-6),
+    rounds: int = ROUNDS,
+    seed: int = 0,
 ) -> RoutesReport:
     """Measure the routes to J v of one function at one point.
 
@@ -185,7 +197,12 @@ def routes(
         raise ArgumentError(msg)
     if tangents is None:
         generator = torch.Generator().manual_seed(982451653 + seed)
-        drawn = [torch.randn(x.shape, dtype=torch.float64, generator=generator).to(x.dtype).to(x.device) if differentiable(x) else None for x in leaves]
+        drawn = [
+            torch.randn(x.shape, dtype=torch.float64, generator=generator).to(x.dtype).to(x.device)
+            if differentiable(x)
+            else None
+            for x in leaves
+        ]
         tangents = tree.unflatten(drawn, spec)
     _, _, flat, _ = checked(func, primals, tangents)
     places = [k for k, (x, t) in enumerate(zip(leaves, flat, strict=True)) if differentiable(x) and t is not None]
@@ -202,7 +219,9 @@ def routes(
         return measured(func, primals, of_leaves, xs, vs, places, steps, rounds)
 
 
-def measured(func: Any, primals: Any, f: Any, xs: Any, vs: Any, places: list[int], steps: Sequence[float], rounds: int) -> RoutesReport:
+def measured(
+    func: Any, primals: Any, f: Any, xs: Any, vs: Any, places: list[int], steps: Sequence[float], rounds: int
+) -> RoutesReport:
     """Run, time and compare all routes."""
     unit = base_step(xs, vs)
     ways: dict[str, tuple[Callable[..., Any], bool]] = {
@@ -216,9 +235,10 @@ def measured(func: Any, primals: Any, f: Any, xs: Any, vs: Any, places: list[int
     for h in steps:
         ways[f"central differences, h = {h:.0e}"] = (lambda *x, h=h: central_difference(f, x, vs, h * unit), False)
     outs = f(*xs)
-    sizes = f"{sum(x.numel() for x in xs)} inputs, {sum(o.numel() for o in outs)} outputs, {str(xs[0].dtype).removeprefix('torch.')}"
+    kind = str(xs[0].dtype).removeprefix("torch.")
+    sizes = f"{sum(x.numel() for x in xs)} inputs, {sum(o.numel() for o in outs)} outputs, {kind}"
     report = RoutesReport(getattr(func, "__name__", None) or type(func).__name__, sizes)
-    reference, report.reference = reference_for(func, primals, xs, vs, places)
+    reference, report.reference = reference_for(func, primals, vs, places)
     made: dict[str, Route] = {}
     for name, (call, graph) in ways.items():
         made[name] = route = Route(name, needs_requires_grad=graph)
@@ -228,7 +248,11 @@ def measured(func: Any, primals: Any, f: Any, xs: Any, vs: Any, places: list[int
             route.peak_bytes = peak(lambda call=call: call(*xs), xs[0].device)
             route.differentiable = again(call, xs)
         except Exception as error:
-            route.refused = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}" if str(error) else type(error).__name__
+            route.refused = (
+                f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}"
+                if str(error)
+                else type(error).__name__
+            )
     ran = [n for n, r in made.items() if not r.refused]
     times: dict[str, list[float]] = {n: [] for n in ran}
     for _ in range(rounds):
@@ -275,11 +299,14 @@ def forward_difference(f: Any, xs: Any, vs: Any, h: float) -> tuple[Tensor, ...]
 
 def central_difference(f: Any, xs: Any, vs: Any, h: float) -> tuple[Tensor, ...]:
     """(f(x + hv) − f(x − hv)) / 2h."""
-    above, below = f(*[x + h * v for x, v in zip(xs, vs, strict=True)]), f(*[x - h * v for x, v in zip(xs, vs, strict=True)])
+    above, below = (
+        f(*[x + h * v for x, v in zip(xs, vs, strict=True)]),
+        f(*[x - h * v for x, v in zip(xs, vs, strict=True)]),
+    )
     return tuple((a - b) / (2 * h) for a, b in zip(above, below, strict=True))
 
 
-def reference_for(func: Any, primals: Any, xs: Any, vs: Any, places: list[int]) -> tuple[list[Tensor], str]:
+def reference_for(func: Any, primals: Any, vs: Any, places: list[int]) -> tuple[list[Tensor], str]:
     """J v in float64: extrapolated differences; with all digits of the dual numbers where the two agree."""
     try:
         subject = wide_subject_of(func, primals)
@@ -299,8 +326,14 @@ def reference_for(func: Any, primals: Any, xs: Any, vs: Any, places: list[int]) 
     except Exception:
         agrees, off = False, float("nan")
     if agrees:
-        return found, f"dual numbers in {str(found[0].dtype).removeprefix('torch.')}, which agree with differences to {off:.0e}"
-    shaped = [d.view_as(torch.view_as_real(o)) if o.is_complex() else d.reshape(o.shape) for d, o in zip(differences.values, subject.values(subject.point), strict=True)]
+        return (
+            found,
+            f"dual numbers in {str(found[0].dtype).removeprefix('torch.')}, which agree with differences to {off:.0e}",
+        )
+    shaped = [
+        d.view_as(torch.view_as_real(o)) if o.is_complex() else d.reshape(o.shape)
+        for d, o in zip(differences.values, subject.values(subject.point), strict=True)
+    ]
     return shaped, "extrapolated central differences in float64"
 
 

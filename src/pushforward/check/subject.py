@@ -1,7 +1,7 @@
 """The subject of a check: a function of any pytree, seen as a map from real directions to real directions.
 
-Inputs are the floating-point and complex leaves of the primals, and for a module the parameters that require grad; outputs the
-floating-point and complex leaves of the result. Inner products are real: ⟨a, b⟩ = Re Σ conj(a) b.
+Inputs are the floating-point and complex leaves of the primals, and for a module the parameters that require grad;
+outputs the floating-point and complex leaves of the result. Inner products are real: ⟨a, b⟩ = Re Σ conj(a) b.
 """
 
 from __future__ import annotations
@@ -166,12 +166,15 @@ def subject_of(func: Callable[..., Any], primals: Any) -> Subject:
 
 
 def wide_subject_of(func: Callable[..., Any], primals: Any) -> Subject:
-    """As `subject_of`, in float64 throughout: modules are copied, captured tensors and factories widened as they come."""
+    """As `subject_of`, in float64 throughout: modules are copied, captured tensors and factories widened."""
     primals = primals if isinstance(primals, (tuple, list)) else (primals,)
     with contextlib.suppress(Exception):
         if isinstance(func, torch.nn.Module):
             func = copy.deepcopy(func).double()
-    made = subject_of(func, tree.map_leaves(lambda x: x.to(WIDE.get(x.dtype, x.dtype)) if isinstance(x, Tensor) else x, tuple(primals)))
+    made = subject_of(
+        func,
+        tree.map_leaves(lambda x: x.to(WIDE.get(x.dtype, x.dtype)) if isinstance(x, Tensor) else x, tuple(primals)),
+    )
     made.wide_mode = True
     return made
 

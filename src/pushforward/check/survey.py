@@ -1,7 +1,7 @@
 """The survey of one run: its operators in order, what each decided, what was drawn, and what was written outside.
 
-Kept for each operator are a name, a line and two fingerprints, so a survey of any function is small. Where two surveys differ in a
-decision, a second look (`Look`) keeps the choices and margins of those operators only.
+Kept for each operator are a name, a line and two fingerprints, so a survey of any function is small. Where two
+surveys differ in a decision, a second look (`Look`) keeps the choices and margins of those operators only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _STATISTICS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_
 class Survey(Observer):
     """What happened, in the order of the operators."""
 
+    sees_inside = True  # a kink inside of a torch.autograd.Function is a kink
+
     def __init__(self, *, results: bool = False) -> None:
         super().__init__()
         self.names: list[str] = []
@@ -32,6 +34,10 @@ class Survey(Observer):
         self.casts: list[int] = []
         self.narrow: set[torch.dtype] = set()
         self._own: set[int] = set()
+
+    def places(self) -> list[tuple[str, str]]:
+        """Name and line of each operator."""
+        return list(zip(self.names, self.sources, strict=True))
 
     def made(self, value: Any) -> None:
         """A tensor from numbers: ours, not captured."""
@@ -54,7 +60,12 @@ class Survey(Observer):
         if call.kind == "operator":
             if choice is None:
                 choice = self.choice_of(call, out)
-            if call.name == "_to_copy" and moving_kind(call.args[0]) and not moving_kind(out) and out.dtype is not torch.bool:
+            if (
+                call.name == "_to_copy"
+                and moving_kind(call.args[0])
+                and not moving_kind(out)
+                and out.dtype is not torch.bool
+            ):
                 self.casts.append(len(self.names))
         self.names.append(call.name)
         self.sources.append(call.source)
@@ -100,13 +111,15 @@ class Survey(Observer):
                 t.detach().copy_(before)
 
 
-_EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_"})
+_EMPTY = frozenset(
+    {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_"}
+)
 
 
 def crossings(a: Survey, b: Survey) -> tuple[list[int], int | None]:
     """Operators that decided differently, up to the first where the runs took different ways (given second)."""
     found = []
-    for k, (x, y) in enumerate(zip(zip(a.names, a.sources), zip(b.names, b.sources))):
+    for k, (x, y) in enumerate(zip(a.places(), b.places(), strict=False)):
         if x != y:
             return found, k
         if a.choices[k] != b.choices[k]:
@@ -117,6 +130,8 @@ def crossings(a: Survey, b: Survey) -> tuple[list[int], int | None]:
 class Look(Observer):
     """A second look at a few operators of a run: their choices and margins."""
 
+    sees_inside = True
+
     def __init__(self, wanted: list[int]) -> None:
         super().__init__()
         self.wanted = set(wanted)
@@ -125,9 +140,13 @@ class Look(Observer):
 
     def operator(self, call: Call) -> Any:
         """Keep the decision of a wanted operator."""
+        if call.kind == "function":
+            out = call.run()
+            self.index += 1
+            return out
         self.index += 1
         k = self.index
-        if k not in self.wanted or call.kind != "operator":
+        if k not in self.wanted:
             return call.run()
         e = entry(call.function)
         before = decision(call.name, call.function, call.args, call.kwargs, None) if e.writes else None

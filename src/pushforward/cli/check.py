@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..check.check import MODES, Examination
+from ..core import tree
 from .errors import UserError, guarded, one_line
 from .inputs import Inputs, load_inputs
 from .target import Target, load_target
@@ -35,7 +36,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help="file.py:function or package.module:function")
     parser.add_argument("--at", type=Path, metavar="FILE", help="inputs: .npz, .pt or .csv")
-    parser.add_argument("--order", type=int, default=1, metavar="N", help="the highest derivative to check (default: 1)")
+    parser.add_argument(
+        "--order", type=int, default=1, metavar="N", help="the highest derivative to check (default: 1)"
+    )
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both", help="default: both")
     parser.add_argument("--seed", type=int, default=0, help="for the random directions (default: 0)")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
@@ -56,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     modes = MODES if arguments.mode == "both" else (arguments.mode,)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        examination = guarded(lambda: Examination(function, primals, None, None, modes, arguments.seed), "checking", target.source)
+        examination = guarded(
+            lambda: Examination(function, primals, None, None, modes, arguments.seed), "checking", target.source
+        )
         report = examination.run(arguments.order)
     written = "" if arguments.no_picture else draw(examination, arguments.out / "check.png")
     print(f"{report}{written}")
@@ -86,8 +91,11 @@ def save(made: Any, path: Path) -> str:
 def positional(target: Target, inputs: Inputs) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The target as a function of positional arguments, with Python floats as tensors, so that they are inputs too."""
     names = tuple(inputs.kwargs)
-    values = tuple(torch.tensor(v, dtype=torch.float64) if isinstance(v, float) else v for v in (*inputs.args, *inputs.kwargs.values()))
-    if not any(isinstance(v, torch.Tensor) for v in torch.utils._pytree.tree_leaves(values)):
+    values = tuple(
+        torch.tensor(v, dtype=torch.float64) if isinstance(v, float) else v
+        for v in (*inputs.args, *inputs.kwargs.values())
+    )
+    if not any(isinstance(v, torch.Tensor) for v in tree.leaves(values)):
         raise UserError(f"{inputs.source or 'the inputs'}: no tensor to differentiate by")
     function = target.function
     called = function.forward if isinstance(function, torch.nn.Module) else function

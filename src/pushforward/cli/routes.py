@@ -33,7 +33,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help="file.py:function or package.module:function")
     parser.add_argument("--at", type=Path, metavar="FILE", help="inputs: .npz, .pt or .csv")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"timings of each route (default: {ROUNDS})")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"timings of each route (default: {ROUNDS})"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers, too")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
     parser.add_argument("--no-picture", action="store_true", help="no routes.png")
@@ -50,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--rounds is {arguments.rounds}: it must be at least 1")
     target = load_target(arguments.target)
     function, primals = positional(target, load_inputs(target, arguments.at))
-    report = guarded(lambda: measure_routes(function, primals, rounds=arguments.rounds), f"measuring {target.name}", target.source)
+    report = guarded(
+        lambda: measure_routes(function, primals, rounds=arguments.rounds), f"measuring {target.name}", target.source
+    )
     written = "" if arguments.no_picture else save(report, arguments.out / "routes.png")
     if arguments.json is not None:
         try:
