@@ -261,31 +261,39 @@ def decomposed(kind: kinds.Decomposed) -> Rule:
 
 def through_level(function: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """Call `function` on values of the level and unwrap what it returns."""
-    from .level import Batched, wrap
-
-    def lift(a: Any, m: Any) -> Any:
-        if m is True:
-            return wrap(level, a, True)
-        if isinstance(a, (list, tuple)) and m:
-            return [lift(x, f) for x, f in zip(a, m, strict=True)]
-        return a
-
-    def lower(o: Any) -> Any:
-        if isinstance(o, (list, tuple)):
-            return type(o)(lower(x) for x in o) if type(o) in (list, tuple) else tuple(lower(x) for x in o)
-        own = payload_in(level, o) if isinstance(o, Batched) else None
-        if own is not None:
-            payload, is_mapped = own
-            return payload if is_mapped else payload.unsqueeze(0).expand(level.size, *payload.shape)
-        if isinstance(o, Tensor):
-            return o.unsqueeze(0).expand(level.size, *o.shape)
-        return o
-
     keywords = getattr(mapped, "keywords", ())
-    lifted = [lift(a, m) for a, m in zip(args, mapped, strict=True)]
-    kwargs = {k: lift(v, True) if k in keywords else v for k, v in kwargs.items()}
+    lifted = [lift(level, a, m) for a, m in zip(args, mapped, strict=True)]
+    kwargs = {k: lift(level, v, True) if k in keywords else v for k, v in kwargs.items()}
     with resumed(level):
-        return lower(function(*lifted, **kwargs))
+        return lower(level, function(*lifted, **kwargs))
+
+
+# These two call themselves, so they are no closures: a closure that does is a cycle, and would keep the level with all its values.
+def lift(level: Any, a: Any, m: Any) -> Any:
+    """A payload as a value of the level."""
+    from .level import wrap
+
+    if m is True:
+        return wrap(level, a, True)
+    if isinstance(a, (list, tuple)) and m:
+        return [lift(level, x, f) for x, f in zip(a, m, strict=True)]
+    return a
+
+
+def lower(level: Any, o: Any) -> Any:
+    """A value of the level as a payload, spread over the lanes."""
+    from .level import Batched
+
+    if isinstance(o, (list, tuple)):
+        made = [lower(level, x) for x in o]
+        return made if type(o) is list else tuple(made)
+    own = payload_in(level, o) if isinstance(o, Batched) else None
+    if own is not None:
+        payload, is_mapped = own
+        return payload if is_mapped else payload.unsqueeze(0).expand(level.size, *payload.shape)
+    if isinstance(o, Tensor):
+        return o.unsqueeze(0).expand(level.size, *o.shape)
+    return o
 
 
 BY_KIND: dict[type, Callable[[Any], Rule]] = {

@@ -227,26 +227,33 @@ def decomposed(kind: kinds.Decomposed) -> Rule:
 
 def through_level(function: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Call `function` on dual numbers of the level and take the result apart."""
-    from .level import Dual, wrap
-
-    def lift(p: Any, t: Any) -> Any:
-        if isinstance(p, (list, tuple)) and t is not None:
-            return [lift(x, d) for x, d in zip(p, t, strict=True)]
-        return wrap(level, p, t) if t is not None else p
-
-    def lower(o: Any) -> tuple[Any, Any]:
-        if isinstance(o, (list, tuple)):
-            both = [lower(x) for x in o]
-            return tuple(b[0] for b in both), tuple(b[1] for b in both)
-        if isinstance(o, Dual) and o._level is level:
-            return o._primal, o._tangent
-        return o, None
-
     keywords = getattr(tangents, "keywords", {})
-    lifted = [lift(p, t) for p, t in zip(primals, tangents, strict=True)]
-    kwargs = {k: lift(v, keywords.get(k)) for k, v in kwargs.items()}
+    lifted = [lift(level, p, t) for p, t in zip(primals, tangents, strict=True)]
+    kwargs = {k: lift(level, v, keywords.get(k)) for k, v in kwargs.items()}
     with resumed(level):
-        return lower(function(*lifted, **kwargs))
+        return lower(level, function(*lifted, **kwargs))
+
+
+# These two call themselves, so they are no closures: a closure that does is a cycle, and would keep the level with all its values.
+def lift(level: Any, p: Any, t: Any) -> Any:
+    """A primal and its tangent as a dual number of the level."""
+    from .level import wrap
+
+    if isinstance(p, (list, tuple)) and t is not None:
+        return [lift(level, x, d) for x, d in zip(p, t, strict=True)]
+    return wrap(level, p, t) if t is not None else p
+
+
+def lower(level: Any, o: Any) -> tuple[Any, Any]:
+    """A dual number of the level as primal and tangent."""
+    from .level import Dual
+
+    if isinstance(o, (list, tuple)):
+        both = [lower(level, x) for x in o]
+        return tuple(b[0] for b in both), tuple(b[1] for b in both)
+    if isinstance(o, Dual) and o._level is level:
+        return o._primal, o._tangent
+    return o, None
 
 
 BY_KIND: dict[type, Callable[[Any], Rule]] = {
