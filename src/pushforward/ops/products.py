@@ -1,8 +1,8 @@
 """Products of dual numbers: (p, p') · (q, q') = (pq, p'q + pq'), taken in pairs.
 
 A product of n factors has a derivative that divides by each factor, wrong at zeros; the formula with cumulative
-products from both sides is right once. Multiplying dual numbers pair by pair in log₂ n rounds is right at zeros, and being a
-polynomial in the factors and their tangents it can be differentiated again to any order.
+products from both sides is right once. Multiplying dual numbers pair by pair in log₂ n rounds is right at zeros, and
+being a polynomial in the factors and their tangents it can be differentiated again to any order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Products and scans above autograd, where their derivative is differentiated again.
 
 Torch's reverse formulas of `cumprod` and `prod` find the zeros first and treat where they are as constant, which is
-right once only; that of `logcumsumexp` takes logarithms of the cotangents. Written out, pairs of neighbours at a time, every
-order is right.
+right once only; that of `logcumsumexp` takes logarithms of the cotangents. Written out, pairs of neighbours at a
+time, every order is right.
 """
 
 from __future__ import annotations
