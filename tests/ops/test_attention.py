@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 import torch
-from tests.ops.orders import check_orders, weighted
-from tests.ops.subsets import check_subsets
 
 import pushforward as pf
 from pushforward.ops import attention as kernel
+from tests.ops.orders import check_orders, weighted
+from tests.ops.subsets import check_subsets
 
 F = torch.nn.functional
 D = torch.float64
@@ -106,8 +106,8 @@ def test_heads_that_share_keys():
         got = pf.jvp(lambda *a: fused(*a, enable_gqa=True), (q, K, V), t)[1]
         full = tuple(None if d is None else d.repeat_interleave(2, 1) if k else d for k, d in enumerate(t))
         torch.testing.assert_close(got, pf.jvp(unfused, (q, *repeated), full)[1])
-    f = lambda k: weighted(fused(q, k, V, enable_gqa=True))  # noqa: E731
-    g = lambda k: weighted(unfused(q, k.repeat_interleave(2, 1), repeated[1]))  # noqa: E731
+    f = lambda k: weighted(fused(q, k, V, enable_gqa=True))
+    g = lambda k: weighted(unfused(q, k.repeat_interleave(2, 1), repeated[1]))
     torch.testing.assert_close(pf.jvp(pf.grad(f), (K,), (K,)), pf.jvp(pf.grad(g), (K,), (K,)))
 
 

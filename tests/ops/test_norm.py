@@ -1,13 +1,13 @@
-"""Normalisations: every mapped argument, every composition to second order, third derivatives, and running statistics."""
+"""Normalisations: every mapped argument, every composition to second order, third derivatives, running statistics."""
 
 import math
 
 import pytest
 import torch
-from tests.ops.orders import check_orders, weighted
-from tests.ops.subsets import check_no_lanes, check_subsets
 
 import pushforward as pf
+from tests.ops.orders import check_orders, weighted
+from tests.ops.subsets import check_no_lanes, check_subsets
 
 F = torch.nn.functional
 D = torch.float64
@@ -22,11 +22,15 @@ MEAN, VAR = real(4, seed=3), real(4, seed=4).square() + 0.5
 
 NORMS = {
     "layer": lambda x, w, b: F.layer_norm(x, (4,), w, b, 0.1),
-    "layer of two dimensions": lambda x, w, b: F.layer_norm(x.reshape(3, 2, 2), (2, 2), w.reshape(2, 2), b.reshape(2, 2)),
+    "layer of two dimensions": lambda x, w, b: F.layer_norm(
+        x.reshape(3, 2, 2), (2, 2), w.reshape(2, 2), b.reshape(2, 2)
+    ),
     "batch": lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True, eps=0.1),
-    "batch with positions": lambda x, w, b: F.batch_norm(x.t().reshape(2, 4, 3)[:1].expand(2, 4, 3) * x[0, 0], None, None, w, b, True)
-    if x.shape == (6, 4)
-    else F.batch_norm(x.reshape(3, 4, 1).expand(3, 4, 2) * torch.arange(1.0, 3, dtype=D), None, None, w, b, True),
+    "batch with positions": lambda x, w, b: (
+        F.batch_norm(x.t().reshape(2, 4, 3)[:1].expand(2, 4, 3) * x[0, 0], None, None, w, b, True)
+        if x.shape == (6, 4)
+        else F.batch_norm(x.reshape(3, 4, 1).expand(3, 4, 2) * torch.arange(1.0, 3, dtype=D), None, None, w, b, True)
+    ),
     "batch in evaluation": lambda x, w, b: F.batch_norm(x, MEAN, VAR, w, b, training=False, eps=0.1),
     "group": lambda x, w, b: F.group_norm(x, 2, w, b, 0.1),
     "instance": lambda x, w, b: F.instance_norm(x.reshape(1, 4, 3), None, None, w, b, eps=0.1),
@@ -71,7 +75,7 @@ def test_third_order(name):
         return lambda t: pf.jvp(g, (t,), (torch.ones_like(t),))[1]
 
     at, h = torch.tensor(0.3, dtype=D), 1e-4
-    plain = lambda t: torch.autograd.grad(f(t), t)[0]  # noqa: E731
+    plain = lambda t: torch.autograd.grad(f(t), t)[0]
     first = [plain((at + k * h).requires_grad_()) for k in (-1, 0, 1)]
     expected = (first[0] - 2 * first[1] + first[2]) / h**2
     for kinds in [(p, q, r) for p in (forward, pf.grad) for q in (forward, pf.grad) for r in (forward, pf.grad)]:

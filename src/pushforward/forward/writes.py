@@ -135,9 +135,23 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None, *, fresh
         target._primal, target._tangent = out, tangent
     elif recorded:
         with autograd_on():
+            leave_saved(level, target)
             _copy_both(target, out, tangent, cell is not None)
     else:
         _copy_both(target, out, tangent, cell is not None)
+
+
+def leave_saved(level: Any, target: Any) -> None:
+    """Write into a copy: what is there now may have been saved by the tangents of operators, which eager autograd does not know."""
+    if not target._primal.requires_grad:
+        return
+    cell = target._cell
+    if cell is None:
+        target._primal = target._primal.clone()
+        return
+    root, tangent = cell.root
+    cell.root = (root.clone(), tangent)
+    level.refresh(cell)
 
 
 def alike(a: Tensor, b: Tensor) -> bool:

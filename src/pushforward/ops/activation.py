@@ -1,7 +1,7 @@
 """Activations beyond one factor, and the reverse formulas that autograd calls: g ↦ g · f'(x).
 
-Each reverse formula is linear in g and element-wise, so its tangent is dg · f'(x) + g · f''(x) · dx. At kinks f' is the value of torch's
-kernel and f'' is 0.
+Each reverse formula is linear in g and element-wise, so its tangent is dg · f'(x) + g · f''(x) · dx. At kinks f' is
+the value of torch's kernel and f'' is 0.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ import torch
 from ..core.fresh import stopped
 from .elementwise import elu_factor, gelu_factor, logit_factor, mish_factor, silu_factor
 from .kinds import AlongDim, Elementwise, Random
+from .lanes import as_it_is
 from .table import row
 
 Tensor = torch.Tensor
 
 
-def reverse_of(name: str, factor: Any, second: Any = None) -> None:
+def spread_over_lanes(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Operators whose kernels do not broadcast: what is shared is expanded to every lane."""
+    both = [a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[:2], mapped[:2], strict=True)]
+    return op(*both, *args[2:], **kwargs)
+
+
+def reverse_of(name: str, factor: Any, second: Any = None, **rules: Any) -> None:
     """The row of g ↦ g · factor(x, …), with `second` the derivative of the factor in x."""
     by_x = None if second is None else (lambda out, g, x, *a, **k: g * second(x, *a, **k))
-    row(name, Elementwise((lambda out, g, x, *a, **k: factor(x, *a, **k), by_x)))
+    row(name, Elementwise((lambda out, g, x, *a, **k: factor(x, *a, **k), by_x)), **rules)
 
 
 def gelu_second(x: Tensor, approximate: str = "none") -> Tensor:
@@ -52,7 +59,9 @@ def hardswish_factor(x: Tensor) -> Tensor:
 
 
 reverse_of("threshold_backward", lambda x, threshold: (x > threshold).to(x.dtype))
-reverse_of("gelu_backward", lambda x, approximate="none": gelu_factor(x, approximate), gelu_second)
+reverse_of(
+    "gelu_backward", lambda x, approximate="none": gelu_factor(x, approximate), gelu_second, batch=spread_over_lanes
+)
 reverse_of("hardtanh_backward", lambda x, low, high: ((x > low) & (x < high)).to(x.dtype))
 reverse_of("leaky_relu_backward", lambda x, slope, is_result: torch.where(x > 0, 1, slope).to(x.dtype))
 reverse_of("softplus_backward", softplus_factor, softplus_second)
@@ -80,7 +89,9 @@ def elu_backward(g: Tensor, alpha: float, scale: float, input_scale: float, is_r
 row("elu_backward", Elementwise(), formula=elu_backward)
 
 
-def log_sigmoid_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def log_sigmoid_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """(log σ(x), a buffer for reverse mode): dx · σ(−x)."""
     del level, kwargs
     return op(*primals), (tangents[0] * torch.sigmoid(-primals[0]), None)
@@ -177,7 +188,7 @@ def rrelu_backward(
 
 
 row("rrelu_with_noise_backward", Elementwise(), formula=rrelu_backward)
-row("native_dropout", Random("elementwise"), tangent=dropout_tangent, draws=dropout_draws)
+row("native_dropout", Random("elementwise"), batch=as_it_is, tangent=dropout_tangent, draws=dropout_draws)
 row(
     "rrelu_with_noise_functional",
     Random("elementwise"),

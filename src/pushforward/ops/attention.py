@@ -2,8 +2,8 @@
 
 Along directions of q, k, v and the mask,
     d out_i = Σ_j p_ij (ds_ij − d lse_i) v_j + Σ_j p_ij dv_j,    d lse_i = Σ_j p_ij ds_ij.
-All sums run over blocks of keys with an online softmax, so that memory grows with the length and not with its square. Every row sum is
-computed here, from the inputs, and never taken from the kernel, which hands out `lse` as a constant.
+All sums run over blocks of keys with an online softmax, so that memory grows with the length and not with its square.
+Every row sum is computed here, from the inputs, and never taken from the kernel, which hands out `lse` as a constant.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def batch_attention(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: d
     n, heads = moved[0].shape[1:3]
     mask = kwargs.get("attn_mask")
     if mask is not None:
-        kwargs = {**kwargs, "attn_mask": merged_mask(mask, "attn_mask" in getattr(mapped, "keywords", ()), size, n, heads)}
+        kwargs = {
+            **kwargs,
+            "attn_mask": merged_mask(mask, "attn_mask" in getattr(mapped, "keywords", ()), size, n, heads),
+        }
     out = op(*(merged(a) if isinstance(a, Tensor) else a for a in moved), **kwargs)
     return tuple(parted(o, size, n) for o in out)
 
@@ -84,7 +87,8 @@ def online(
 ) -> tuple[Tensor, Tensor, Any, Any]:
     """out, lse and their tangents along `moves` = (dq, dk, dv, dmask), in one pass over blocks of keys.
 
-    With m the running maximum: l = Σ e^(s−m), o = Σ e^(s−m) v, r = Σ e^(s−m) ds, a = Σ e^(s−m) (ds v + dv), all rescaled when m grows.
+    With m the running maximum: l = Σ e^(s−m), o = Σ e^(s−m) v, r = Σ e^(s−m) ds, a = Σ e^(s−m) (ds v + dv), all
+    rescaled when m grows.
     """
     dq, dk, dv, dmask = moves
     scores = Scores(q, k, causal, mask, scale)
@@ -109,7 +113,8 @@ def online(
         else:
             shrink = (peak - level).exp()
             total, out, slope, moved = (
-                None if t is None else old * shrink + t for old, t in zip((total, out, slope, moved), terms, strict=True)
+                None if t is None else old * shrink + t
+                for old, t in zip((total, out, slope, moved), terms, strict=True)
             )
         peak = new
     if total is None:
@@ -144,7 +149,9 @@ def option(primals: list[Any], k: int, default: Any) -> Any:
     return primals[k] if len(primals) > k else default
 
 
-def attention_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def attention_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """(out, lse) of the fused kernel, computed in blocks with their tangents."""
     del op, level
     q = primals[0]
@@ -161,13 +168,22 @@ def for_heads(x: Tensor | None, q: Tensor) -> Tensor | None:
 
 
 def as_kernel(out: Tensor) -> Tensor:
-    """`[N, heads, L, E]` laid out as the kernel does, heads inside of positions: callers view it as `[N, L, heads · E]`."""
+    """`[N, heads, L, E]` with heads inside of positions, as the kernel has it: it is viewed as `[N, L, heads · E]`."""
     return out.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def attention_backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dropout_p: float, is_causal: bool, *,
-    attn_mask: Tensor | None = None, scale: float | None = None,
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """ds = p (g vᵀ − Σ g out); dq = scale ds k, dk = scale dsᵀ q, dv = pᵀ g, block by block."""
     del dropout_p
@@ -206,4 +222,6 @@ row(
     tangent=attention_tangent,
     draws=draws_nothing,
 )
-row("_scaled_dot_product_flash_attention_for_cpu_backward", Special(), batch=batch_attention, formula=attention_backward)
+row(
+    "_scaled_dot_product_flash_attention_for_cpu_backward", Special(), batch=batch_attention, formula=attention_backward
+)

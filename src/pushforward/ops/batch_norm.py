@@ -1,7 +1,7 @@
 """Batch norm: the statistics run over the samples, so lanes are channels of their own in training.
 
     training    unit = (x − mean(x)) · rstd(x) over all dimensions but the channels'; see `norm` for the derivative
-    evaluation  unit = (x − running_mean) · (running_var + eps)^(−1/2), the running statistics being inputs like any other
+    evaluation  unit = (x − running_mean) · (running_var + eps)^(−1/2), whose statistics are inputs
 What training writes into running statistics carries no derivative, as in eager PyTorch.
 """
 
@@ -65,9 +65,10 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
 def captured_statistics(op: Any) -> CapturedWriteError:
     """The error for statistics of one lane that would go into a buffer of all lanes."""
     return CapturedWriteError(
-        f"vmap: `{op.name()}` at {source_line()} in {module_path(NORMS) or 'a function'} would write the statistics of each lane into "
-        "running statistics that all lanes share. Use `with pf.frozen_statistics(model):`, or pass the buffers as mapped arguments "
-        "and get them back (`pf.functional_call(model, (params, buffers), x, return_buffers=True)`), or use GroupNorm."
+        f"vmap: `{op.name()}` at {source_line()} in {module_path(NORMS) or 'a function'} would write the statistics of "
+        "each lane into running statistics that all lanes share. Use `with pf.frozen_statistics(model):`, or pass the "
+        "buffers as mapped arguments and get them back (`pf.functional_call(model, (params, buffers), x, "
+        "return_buffers=True)`), or use GroupNorm."
     )
 
 
@@ -89,7 +90,9 @@ def batch_batch_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     )
 
 
-def batch_norm_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def batch_norm_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """Out and the saved statistics; the kernel updates running statistics as it does in eager mode."""
     del level, kwargs
     x, weight, _, mean, var, training, _, eps = primals
@@ -121,7 +124,16 @@ def batch_norm_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, k
 
 
 def batch_norm_backward(
-    g: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_rstd: Any, train: bool, eps: float, mask: Any
+    g: Tensor,
+    x: Tensor,
+    weight: Any,
+    mean: Any,
+    var: Any,
+    saved_mean: Any,
+    saved_rstd: Any,
+    train: bool,
+    eps: float,
+    mask: Any,
 ) -> Any:
     """The reverse formula as a function of all that is handed to it."""
     shape, dims = shape_of(x), sample_dims(x)
@@ -161,20 +173,33 @@ def training_norm(
     return out.to(x.dtype), *saved, mean, var
 
 
-def with_update(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> tuple[Tensor, ...]:
+def with_update(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Tensor, ...]:
     """As `training_norm`, with the empty reserve that other devices use."""
     out, saved_mean, saved_rstd, mean, var = training_norm(x, weight, bias, mean, var, True, momentum, eps)
     return out, saved_mean, saved_rstd, x.new_zeros(0, dtype=torch.uint8), mean, var
 
 
-def without_update(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> tuple[Tensor, ...]:
+def without_update(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Tensor, ...]:
     """In evaluation."""
     return *training_norm(x, weight, bias, mean, var, False, momentum, eps)[:3], x.new_zeros(0, dtype=torch.uint8)
 
 
 def reserve_backward(
-    g: Tensor, x: Tensor, weight: Tensor, mean: Any, var: Any, save_mean: Any, save_var: Any, update: bool, eps: float,
-    mask: Any, reserve: Tensor,
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Any,
+    var: Any,
+    save_mean: Any,
+    save_var: Any,
+    update: bool,
+    eps: float,
+    mask: Any,
+    reserve: Tensor,
 ) -> Any:
     """The reverse formula of the forms with a reserve."""
     del reserve

@@ -1,6 +1,7 @@
 """Losses of classes: the target picks classes, so it has no derivative, and each is written out by gathering.
 
-Linear ones (negative log likelihood) keep torch's kernel for the tangent; margin losses are sums of hinges, flat at their kinks.
+Linear ones (negative log likelihood) keep torch's kernel for the tangent; margin losses are sums of hinges, flat at
+their kinks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import torch
 
 from .derived import pulled_back
 from .kinds import Special
-from .lanes import in_front, merged, parted
 from .loss import MEAN, NONE, reduced
 from .table import row
 

@@ -1,7 +1,7 @@
 """Convolution: bilinear in input and weight, so the tangent is conv(dx, w) + conv(x, dw) + db.
 
-Under `vmap`: with one weight for all lanes the lanes are samples; with one input they are output channels; with both mapped they are groups,
-for a convolution of B groups is B convolutions.
+Under `vmap`: with one weight for all lanes the lanes are samples; with one input they are output channels; with both
+mapped they are groups, for a convolution of B groups is B convolutions.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def with_bias(out: Tensor, bias: Tensor | None, mapped: bool) -> Tensor:
 
 @some_lanes
 def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
-    """By input: lanes as samples (groups for mapped weights). By weight: a weight for each lane, by groups. By bias: sums."""
+    """By input: samples (groups for mapped weights). By weight: one for each lane, by groups. By bias: sums."""
     del kwargs
-    g, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask = args
+    g, x, weight, _, stride, padding, dilation, transposed, output_padding, groups, mask = args
     size = level.size
     mg, mx, mw = mapped[:3]
     rest = (stride, padding, dilation, transposed, output_padding)
@@ -70,8 +70,13 @@ def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any
         mask = [False, mask[1], False]
     if mask[0] or mask[1]:
         grouped = op(
-            merged_at(front, 1), merged_at(in_front(x, mx, size), 1), merged(in_front(weight, mw, size)), None, *rest,
-            groups * size, [mask[0], mask[1], False],
+            merged_at(front, 1),
+            merged_at(in_front(x, mx, size), 1),
+            merged(in_front(weight, mw, size)),
+            None,
+            *rest,
+            groups * size,
+            [mask[0], mask[1], False],
         )
         if mask[0]:
             by_x = parted_at(grouped[0], 1, size)
@@ -80,7 +85,9 @@ def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any
     return by_x, by_weight, by_bias
 
 
-def convolution_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def convolution_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """conv(dx, w) + conv(x, dw) + db."""
     del level, kwargs
     x, weight, _, *rest = primals

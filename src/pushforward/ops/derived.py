@@ -1,7 +1,7 @@
 """Reverse formulas derived from forward ones: the cotangents of a written-out function, by autograd.
 
-For operators whose own reverse formula cannot be differentiated again: ⟨g, f(x)⟩ is differentiated in x, and the result is an ordinary
-function of g and x for whatever level or graph is outside.
+For operators whose own reverse formula cannot be differentiated again: ⟨g, f(x)⟩ is differentiated in x, and the
+result is an ordinary function of g and x for whatever level or graph is outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ..core.level import THREAD, autograd_on
 Tensor = torch.Tensor
 
 
-def pulled_back(function: Callable[..., Any], inputs: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> list[Tensor]:
+def pulled_back(
+    function: Callable[..., Any], inputs: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+) -> list[Tensor]:
     """The cotangents of `inputs`, zeros where an output does not depend on one. A cotangent of None is zero."""
     given = [*inputs, *(c for c in cotangents if c is not None)]
     connected = torch.is_grad_enabled() and any(x.requires_grad for x in given)

@@ -1,6 +1,6 @@
 """Distances: d_ij = ‖x_i − y_j‖_p, with the derivative 0 where the points meet, as in torch's reverse mode.
 
-    d‖z‖_p = Σ_m sign(z_m) |z_m|^(p−1) dz_m / ‖z‖_p^(p−1);  p = 0 counts and has none;  p = ∞ takes it from the largest |z_m|.
+d‖z‖_p = Σ_m sign(z_m) |z_m|^(p−1) dz_m / ‖z‖_p^(p−1);  p = 0 has none;  p = ∞ takes the largest |z_m|.
 """
 
 from __future__ import annotations

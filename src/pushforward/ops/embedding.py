@@ -1,7 +1,7 @@
-"""Embeddings: rows of a table picked by indices, singly or summed in bags. Linear in the table and in the weights of the bags.
+"""Embeddings: rows of a table picked by indices, singly or summed in bags; linear in the table and in the weights.
 
-Lanes with tables of their own are one table of all of them, with the indices moved on by one table a lane. The row at `padding_idx` is fixed: it
-has no tangent, as it has no gradient.
+Lanes with tables of their own are one table of all of them, with the indices moved on by one table a lane. The row at
+`padding_idx` is fixed: it has no tangent, as it has no gradient.
 """
 
 from __future__ import annotations
@@ -32,10 +32,18 @@ def batch_embedding(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: d
     if not mapped[0]:
         return op(table, indices, *rest, **kwargs)
     size, rows = table.shape[:2]
-    return op(table.flatten(0, 1), in_own_table(indices, mapped[1], size, rows))
+    padding = rest[0] if rest else kwargs.get("padding_idx", -1)
+    by_frequency = rest[1] if len(rest) > 1 else kwargs.get("scale_grad_by_freq", False)
+    own = in_own_table(indices, mapped[1], size, rows)
+    out = op(table.flatten(0, 1), own, -1, by_frequency)
+    if padding >= 0:
+        out = torch.where((own % rows == padding).unsqueeze(-1), stopped(out), out)
+    return out
 
 
-def embedding_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def embedding_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """The same rows of the tangent, without the padding row."""
     del level
     out = op(*primals, **kwargs)
@@ -74,7 +82,7 @@ row("embedding", Linear(), batch=batch_embedding, tangent=embedding_tangent)
 row("embedding_dense_backward", Special(), batch=batch_embedding_backward, tangent=embedding_backward_tangent)
 
 
-# -- bags -----------------------------------------------------------------------------------------------------------------
+# -- bags ------------------------------------------------------------------------------------------------------------
 
 
 def bags_of(indices: Tensor, offsets: Tensor) -> Tensor:
@@ -126,7 +134,9 @@ def largest(low: Tensor, indices: Tensor, place: Tensor, empty: Tensor) -> tuple
     top = torch.full_like(empty, -float("inf")).scatter_reduce(0, place, stopped(low), "amax")
     order = torch.arange(count, device=low.device).unsqueeze(-1).expand(low.shape)
     hit = (low == top.gather(0, place)) & (low > -float("inf"))
-    first = torch.full_like(empty, count, dtype=torch.int64).scatter_reduce(0, place, torch.where(hit, order, count), "amin")
+    first = torch.full_like(empty, count, dtype=torch.int64).scatter_reduce(
+        0, place, torch.where(hit, order, count), "amin"
+    )
     found = first < count
     safe = torch.where(found, first, 0)
     chosen = torch.where(found, indices.unsqueeze(-1).expand(low.shape).gather(0, safe), -1)
@@ -134,13 +144,21 @@ def largest(low: Tensor, indices: Tensor, place: Tensor, empty: Tensor) -> tuple
 
 
 def bag_backward(
-    g: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int,
-    scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, padding_idx: int = -1,
+    g: Tensor,
+    indices: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
 ) -> Tensor:
     """Each bag's cotangent, added to its rows of the table."""
     table = g.new_zeros(num_weights, g.shape[-1])
     if mode == MAX:
-        found = maximum_indices >= 0
+        found = (bag_size > 0).unsqueeze(-1) & (maximum_indices >= 0)
         return table.scatter_add(0, torch.where(found, maximum_indices, 0), torch.where(found, g, 0).to(g.dtype))
     rows = g.index_select(0, offset2bag)
     if mode == MEAN:
@@ -148,7 +166,9 @@ def bag_backward(
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     if scale_grad_by_freq:
-        often = torch.zeros_like(table[:, 0], dtype=torch.int64).scatter_add(0, indices, torch.ones_like(indices, dtype=torch.int64))
+        often = torch.zeros_like(table[:, 0], dtype=torch.int64).scatter_add(
+            0, indices, torch.ones_like(indices, dtype=torch.int64)
+        )
         rows = rows / often.index_select(0, indices).to(g.dtype).unsqueeze(-1)
     if padding_idx >= 0:
         rows = torch.where((indices == padding_idx).unsqueeze(-1), 0, rows)
@@ -156,14 +176,33 @@ def bag_backward(
 
 
 def bag_backward_any(
-    g: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int,
-    scale_grad_by_freq: bool, mode: int, sparse: bool, per_sample_weights: Tensor | None, padding_idx: int = -1,
+    g: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
 ) -> Tensor:
     """As `bag_backward`; a dense gradient also where a sparse one was asked for."""
     del sparse
     bag = offset2bag if offset2bag.shape[0] == indices.shape[0] else bags_of(indices, offsets)
     return bag_backward(
-        g, indices, bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
+        g,
+        indices,
+        bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
     )
 
 

@@ -1,4 +1,4 @@
-"""Lanes as samples, channels or features: where the mapped dimension goes in operators that loop over a batch already."""
+"""Lanes as samples, channels or features: where the mapped dimension goes in operators that have a batch already."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def some_lanes(rule: Rule) -> Rule:
 
 
 def over_samples(rank: int) -> Rule:
-    """A batching rule for operators on `[N, …]` of `rank` dimensions (or, without N, one less) that treat the samples alike.
+    """A batching rule for operators on `[N, …]` of `rank` dimensions (one less without N) that treat the samples alike.
 
     The lanes join N, or stand for it. A size argument called `input_size` counts N too.
     """
@@ -100,13 +100,16 @@ def over_samples(rank: int) -> Rule:
         out = op(*moved, **kwargs)
         if not join:
             return out
-        return parted(out, size, n) if isinstance(out, Tensor) else tuple(
-            parted(o, size, n) if isinstance(o, Tensor) else o for o in out
+        return (
+            parted(out, size, n)
+            if isinstance(out, Tensor)
+            else tuple(parted(o, size, n) if isinstance(o, Tensor) else o for o in out)
         )
 
     return rule
 
 
+@some_lanes
 def as_it_is(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """A batching rule for operators that work on the last dimensions and leave any others alone."""
     return op(*all_in_front(args, mapped, level.size), **kwargs)

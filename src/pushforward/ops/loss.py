@@ -1,7 +1,7 @@
 """Losses: an element-wise function of input and target, then none, mean (1) or sum (2) over all elements.
 
-Under `vmap` the kernel gives the elements and each lane is reduced by itself. The tangents, of the loss and of its reverse formula,
-come from the loss written out.
+Under `vmap` the kernel gives the elements and each lane is reduced by itself. The tangents, of the loss and of its
+reverse formula, come from the loss written out.
 """
 
 from __future__ import annotations
@@ -42,16 +42,24 @@ def filled(op: Any, args: list[Any], mapped: Any) -> tuple[list[Any], Any]:
     return [*args, *missing], [*mapped, *[False] * len(missing)]
 
 
+def lanes_shape(moved: list[Any], mapped: Any, size: int) -> tuple[int, ...]:
+    """The common shape of all lanes, which kernels of losses want their arguments to have."""
+    shape = torch.broadcast_shapes(*(a.shape for a in moved if isinstance(a, Tensor)))
+    return (size, *shape[1:]) if any(m is True for m in mapped) else (size, *shape)
+
+
 @some_lanes
 def batch_loss(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """The elements, then the reduction of each lane."""
     args, mapped = filled(op, args, mapped)
     place = next(k for k, a in enumerate(op._schema.arguments) if a.name == "reduction")
     reduction, args[place] = args[place], NONE
-    out = op(*lined_up(args, mapped), **kwargs)
+    moved = lined_up(args, mapped)
+    shape = lanes_shape(moved, mapped, level.size)
+    out = op(*(a.expand(shape) if isinstance(a, Tensor) else a for a in moved), **kwargs)
     rest = list(range(1, out.dim()))
     if reduction == NONE or not rest:
-        return out.expand(level.size, *out.shape[1:])
+        return out
     return out.mean(rest) if reduction == MEAN else out.sum(rest)
 
 
@@ -62,8 +70,7 @@ def batch_loss_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwarg
     place = next(k for k, a in enumerate(op._schema.arguments) if a.name == "reduction")
     reduction, args[place] = args[place], NONE
     moved = lined_up(args, mapped)
-    shape = torch.broadcast_shapes(*(a.shape for a in moved[1:] if isinstance(a, Tensor)))
-    shape = (level.size, *shape[1:]) if any(m is True for m in mapped[1:]) else (level.size, *shape)
+    shape = lanes_shape(moved[1:], mapped[1:], level.size)
     moved = [a.expand(shape) if isinstance(a, Tensor) else a for a in moved]
     n = 1
     for extent in shape[1:]:
@@ -148,7 +155,9 @@ def cross_entropy(x: Tensor, t: Tensor, weight: Tensor | None = None, reduction:
     return reduced(weighted(cross_entropy_elements(x, t), weight), reduction)
 
 
-def cross_entropy_backward(g: Tensor, x: Tensor, t: Tensor, weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
+def cross_entropy_backward(
+    g: Tensor, x: Tensor, t: Tensor, weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
     """(x − t) / max(x (1 − x), 1e-12)."""
     slope = (x - t) / ((1 - x) * x).clamp_min(1e-12)
     return weighted(scaled(g, x.numel(), reduction) * slope, weight)

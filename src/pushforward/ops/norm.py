@@ -2,8 +2,8 @@
 
 Along a direction dx, with means over the same dimensions and rstd = (var + eps)^(−1/2),
     d mean = mean(dx),  d rstd = −rstd² mean(unit dx),  d unit = rstd (dx − mean(dx) − unit mean(unit dx)).
-The statistics are computed again from the input in every rule: torch hands them out as constants, which is where derivatives of higher
-order go wrong. Mapped weights are applied after a normalisation without them.
+The statistics are computed again from the input in every rule: torch hands them out as constants, which is where
+derivatives of higher order go wrong. Mapped weights are applied after a normalisation without them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def batch_layer_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     """By x: one call. By weight and bias: sums for each lane."""
     del kwargs
     g, x, shape, mean, rstd, weight, bias, mask = args
-    g, x, mean, rstd = (in_front(a, mapped[k], level.size).contiguous() for a, k in ((g, 0), (x, 1), (mean, 3), (rstd, 4)))
+    g, x, mean, rstd = (
+        in_front(a, mapped[k], level.size).contiguous() for a, k in ((g, 0), (x, 1), (mean, 3), (rstd, 4))
+    )
     by_x = by_weight = by_bias = None
     if mask[0]:
         if weight is not None and mapped[5]:
@@ -103,7 +105,9 @@ def batch_layer_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     return by_x, by_weight, by_bias
 
 
-def layer_norm_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def layer_norm_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """Out, mean and rstd."""
     del level, kwargs
     out = op(*primals)
@@ -175,8 +179,16 @@ def batch_group_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     if mask[0]:
         h = g * over_channels(weight, True, x) if mapped[4] else g
         by_x = op(
-            merged(h).contiguous(), merged(x).contiguous(), merged(mean), merged(rstd), None if mapped[4] else weight,
-            size * n, c, hw, group, [True, False, False],
+            merged(h).contiguous(),
+            merged(x).contiguous(),
+            merged(mean),
+            merged(rstd),
+            None if mapped[4] else weight,
+            size * n,
+            c,
+            hw,
+            group,
+            [True, False, False],
         )[0].reshape(x.shape)
     flat = g.reshape(size, n, c, hw)
     if mask[1]:
@@ -187,7 +199,9 @@ def batch_group_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     return by_x, by_weight, by_bias
 
 
-def group_norm_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def group_norm_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """Out, mean and rstd."""
     del level, kwargs
     out = op(*primals)

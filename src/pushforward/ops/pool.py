@@ -1,7 +1,7 @@
 """Pooling. Averages are linear; a maximum picks elements, so its tangent is the tangent at the indices that it returns.
 
-All of them treat samples (and channels) alike: the lanes join the samples, or stand for them where there are none. With ties the
-element that torch's kernel picks takes the whole derivative, in both modes.
+All of them treat samples (and channels) alike: the lanes join the samples, or stand for them where there are none.
+With ties the element that torch's kernel picks takes the whole derivative, in both modes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ def first_only(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: d
 
 for _d in (2, 3):
     row(f"avg_pool{_d}d _adaptive_avg_pool{_d}d", Linear(), batch=over_samples(_d + 2))
-    row(f"avg_pool{_d}d_backward _adaptive_avg_pool{_d}d_backward", Special(), batch=over_samples(_d + 2), tangent=first_only)
+    row(
+        f"avg_pool{_d}d_backward _adaptive_avg_pool{_d}d_backward",
+        Special(),
+        batch=over_samples(_d + 2),
+        tangent=first_only,
+    )
     row(
         f"max_pool{_d}d_with_indices adaptive_max_pool{_d}d fractional_max_pool{_d}d",
         Special(),

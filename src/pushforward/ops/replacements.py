@@ -1,4 +1,4 @@
-"""What stands for fused functions where reverse differentiations are nested: see `safe`. Signatures are those of the Python API."""
+"""What stands for fused functions where reverse differentiations are nested (see `safe`), with their signatures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def affine(unit: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Any)
     return out if bias is None else out + bias.reshape(shape)
 
 
-# -- norms --------------------------------------------------------------------------------------------------------------
+# -- norms -----------------------------------------------------------------------------------------------------------
 
 
 @safe(functional.layer_norm, torch.layer_norm)
@@ -40,7 +40,9 @@ def layer_norm(
 
 
 @safe(torch.native_layer_norm)
-def native_layer_norm(x: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def native_layer_norm(
+    x: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Out, mean, rstd."""
     dims = list(range(x.dim() - len(normalized_shape), x.dim()))
     mean, rstd, unit = norm.statistics(norm.wide(x), dims, eps)
@@ -70,7 +72,14 @@ def native_group_norm(
 
 @safe(torch.batch_norm)
 def batch_norm(
-    x: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
     cudnn_enabled: bool = True,
 ) -> Tensor:
     """Batch norm; running statistics are updated as in eager mode."""
@@ -83,7 +92,9 @@ def native_batch_norm(
     x: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Out and the saved statistics."""
-    out, mean, rstd, new_mean, new_var = training_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    out, mean, rstd, new_mean, new_var = training_norm(
+        x, weight, bias, running_mean, running_var, training, momentum, eps
+    )
     if training and running_mean is not None:
         running_mean.copy_(new_mean)
         running_var.copy_(new_var)
@@ -92,8 +103,14 @@ def native_batch_norm(
 
 @safe(functional.batch_norm)
 def functional_batch_norm(
-    x: Tensor, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
+    x: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Batch norm in the order of arguments of torch.nn.functional."""
     return batch_norm(x, weight, bias, running_mean, running_var, training or running_mean is None, momentum, eps)
@@ -101,7 +118,14 @@ def functional_batch_norm(
 
 @safe(torch.instance_norm)
 def instance_norm(
-    x: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool, momentum: float, eps: float,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
     cudnn_enabled: bool = True,
 ) -> Tensor:
     """Each sample and channel by itself."""
@@ -121,15 +145,21 @@ def instance_norm(
 
 @safe(functional.instance_norm)
 def functional_instance_norm(
-    x: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    x: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Instance norm in the order of arguments of torch.nn.functional."""
     return instance_norm(x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps)
 
 
 def statistics_of_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """Norms whose running statistics are values of a transform: these are written by ordinary operators, which all levels see."""
+    """Norms whose running statistics are values of a transform: ordinary operators write them, which all levels see."""
     kwargs = kwargs or {}
     place = 1 if func in (functional.batch_norm, functional.instance_norm) else 3
     mean = args[place] if len(args) > place else kwargs.get("running_mean")
@@ -143,13 +173,19 @@ for _function in (functional.batch_norm, torch.batch_norm, functional.instance_n
     SPECIAL[_function] = statistics_of_values
 
 
-# -- attention, distances, sequences ----------------------------------------------------------------------------------------
+# -- attention, distances, sequences ---------------------------------------------------------------------------------
 
 
 @safe(functional.scaled_dot_product_attention)
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(scale · q kᵀ + mask) v."""
     if enable_gqa:
@@ -178,37 +214,63 @@ safe(functional.pdist, torch.pdist)(distance.pdist)
 
 @safe(torch.ctc_loss)
 def ctc_loss(
-    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
     zero_infinity: bool = False,
+    each: Any = sequence.ctc_loss,
 ) -> Tensor:
     """The loss over all alignments; a mean is by target length first."""
     single = log_probs.dim() == 2
     if single:
         log_probs = log_probs.unsqueeze(1)
         targets = targets.unsqueeze(0) if targets.dim() == 1 else targets
-    counts = sequence.as_lengths(target_lengths, log_probs).reshape(-1)
-    spans = sequence.as_lengths(input_lengths, log_probs).reshape(-1)
-    loss = sequence.ctc_loss(log_probs, targets, spans, counts, blank, zero_infinity)[0]
+    spans, counts = given_lengths(input_lengths), given_lengths(target_lengths)
+    loss = each(log_probs, targets, spans, counts, blank, zero_infinity)[0]
     if reduction == 1:
-        return (loss / counts.clamp_min(1).to(loss.dtype)).mean()
+        return (loss / sequence.as_lengths(counts, loss).clamp_min(1).to(loss.dtype)).mean()
     if reduction == 2:
         return loss.sum()
     return loss.squeeze(0) if single else loss
 
 
+def given_lengths(lengths: Any) -> Any:
+    """Lengths of all samples, as a list or as a tensor of one dimension."""
+    if isinstance(lengths, Tensor):
+        return lengths.reshape(-1)
+    return [int(lengths)] if isinstance(lengths, int) else [int(n) for n in lengths]
+
+
 @safe(functional.ctc_loss)
 def functional_ctc_loss(
-    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
     zero_infinity: bool = False,
+    each: Any = sequence.ctc_loss,
 ) -> Tensor:
     """The loss with the reduction as a word."""
-    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, REDUCTIONS[reduction], zero_infinity)
+    how = REDUCTIONS[reduction]
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, how, zero_infinity, each)
 
 
 @safe(torch.embedding_bag)
 def bags(
-    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
-    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Bags of embeddings."""
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
@@ -217,7 +279,37 @@ def bags(
     )
 
 
+def ctc_of_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """The fused loss of traced values, reduced here: torch's reduction writes lengths into memory they do not have."""
+    out = replaced_when_nested(func, args, kwargs)
+    if out is not NotImplemented:
+        return out
+    whole = functional_ctc_loss if func is functional.ctc_loss else ctc_loss
+    return whole(*args, **(kwargs or {}), each=fused_ctc_loss)
+
+
+def fused_ctc_loss(
+    log_probs: Tensor, targets: Tensor, spans: Any, counts: Any, blank: int, zero_infinity: bool
+) -> tuple[Tensor, Tensor]:
+    """The fused operator, with lengths as they were given."""
+    return torch._ctc_loss(log_probs, targets, spans, counts, blank, zero_infinity)
+
+
+for _function in (functional.ctc_loss, torch.ctc_loss):
+    SPECIAL[_function] = ctc_of_values
 safe(torch.segment_reduce)(sequence.segment_reduce)
+
+
+@always(torch._VF._pack_padded_sequence)
+def pack(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Packing of padded rows: the fused one's reverse formula reads the batch sizes from memory."""
+    return rnn.pack(*args, **kwargs)
+
+
+@always(torch._VF._pad_packed_sequence)
+def pad_packed(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Padding of packed rows: the fused one reads the batch sizes from memory that a traced value does not have."""
+    return rnn.pad_packed(*args, **kwargs)
 
 
 @safe(torch.lstm)
@@ -232,6 +324,29 @@ def gru(*args: Any) -> Any:
     return recurrent_layers("gru", torch.gru, args)
 
 
+@safe(torch.rnn_tanh)
+def rnn_tanh(*args: Any) -> Any:
+    """All layers, step by step."""
+    return recurrent_layers("rnn_tanh", torch.rnn_tanh, args)
+
+
+@safe(torch.rnn_relu)
+def rnn_relu(*args: Any) -> Any:
+    """All layers, step by step."""
+    return recurrent_layers("rnn_relu", torch.rnn_relu, args)
+
+
+def packed_or_nested(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Packed inputs always step by step: the fused form reads the batch sizes from memory."""
+    if len(args) > 1 and isinstance(args[1], Tensor) and not args[1].is_floating_point():
+        return SAFE[func](*args)
+    return replaced_when_nested(func, args, kwargs)
+
+
+for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+    SPECIAL[_function] = packed_or_nested
+
+
 def recurrent_layers(cell: str, fused: Any, args: tuple[Any, ...]) -> Any:
     """Step by step, but for projections, of which torch itself has no fused kernel."""
     try:
@@ -240,7 +355,7 @@ def recurrent_layers(cell: str, fused: Any, args: tuple[Any, ...]) -> Any:
         return fused(*args)
 
 
-# -- losses ---------------------------------------------------------------------------------------------------------------
+# -- losses ----------------------------------------------------------------------------------------------------------
 
 
 @safe(api.multi_margin_loss)
@@ -260,7 +375,13 @@ def word(size_average: Any, reduce: Any, reduction: str) -> int:
 
 @safe(functional.multi_margin_loss)
 def functional_multi_margin_loss(
-    x: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None, reduce: Any = None,
+    x: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:
     """The loss with the reduction as a word."""
@@ -303,7 +424,7 @@ def functional_hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
     return x.copy_(hardsigmoid(x)) if inplace else hardsigmoid(x)
 
 
-# -- sampling -----------------------------------------------------------------------------------------------------------------
+# -- sampling --------------------------------------------------------------------------------------------------------
 
 MODES = {"bilinear": BILINEAR, "nearest": NEAREST, "bicubic": BICUBIC}
 PADDINGS = {"zeros": ZEROS, "border": BORDER, "reflection": REFLECTION}

@@ -1,7 +1,7 @@
 """Padding, interpolation, patches and shuffles: linear in the image, the same for every sample and channel.
 
-Sampling on a grid is linear in the image and, between its kinks, smooth in the grid: its tangent is taken from the interpolation
-weights written out.
+Sampling on a grid is linear in the image and, between its kinks, smooth in the grid: its tangent is taken from the
+interpolation weights written out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ Tensor = torch.Tensor
 
 for _d in (1, 2, 3):
     row(f"reflection_pad{_d}d replication_pad{_d}d", Linear(), batch=over_samples(_d + 2))
-    row(f"reflection_pad{_d}d_backward replication_pad{_d}d_backward", Special(), batch=over_samples(_d + 2), tangent=first_only)
+    row(
+        f"reflection_pad{_d}d_backward replication_pad{_d}d_backward",
+        Special(),
+        batch=over_samples(_d + 2),
+        tangent=first_only,
+    )
     row(f"upsample_nearest{_d}d _upsample_nearest_exact{_d}d", Linear(), batch=over_samples(_d + 2))
     row(f"upsample_nearest{_d}d_backward _upsample_nearest_exact{_d}d_backward", Linear(), batch=over_samples(_d + 2))
 
@@ -42,7 +47,7 @@ row("pixel_shuffle pixel_unshuffle", Linear(), batch=as_it_is)
 row("channel_shuffle native_channel_shuffle", Linear(), batch=over_samples(4), tangent=first_only)
 
 
-# -- sampling on a grid -------------------------------------------------------------------------------------------------
+# -- sampling on a grid ----------------------------------------------------------------------------------------------
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2

@@ -1,18 +1,20 @@
-"""Recurrent layers, written out step by step: the fused kernels hide their gates, and their reverse formula cannot be differentiated.
+"""Recurrent layers, written out step by step: the fused kernels hide their gates and have no second derivative.
 
     LSTM  c' = σ(f) c + σ(i) tanh(g),  h' = σ(o) tanh(c')
     GRU   h' = (1 − z) n + z h,  n = tanh(x_n + r h_n)
-The products of all inputs with the input weights are one matrix product; only the recurrent one runs in the loop. Under `vmap` with shared
-weights the lanes join the batch of the fused kernel.
+The products of all inputs with the input weights are one matrix product; only the recurrent one runs in the loop.
+Under `vmap` with shared weights the lanes join the batch of the fused kernel.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ..core.traced import Traced
 from .derived import pulled_back
 from .kinds import Special
 from .lanes import in_front, merged_at, parted_at, some_lanes
@@ -62,7 +64,7 @@ STEPS: dict[str, Callable[..., State]] = {
 def direction(
     cell: str, x: Tensor, weights: Sequence[Tensor], state: State, reverse: bool, sizes: Sequence[int] | None = None
 ) -> tuple[Tensor, State]:
-    """One layer in one direction over `[time, batch, features]`, or over packed rows with the batch size of each step."""
+    """A layer in one direction over `[time, batch, features]`, or over packed rows with a batch size for each step."""
     w_x, w_h = weights[:2]
     b_x, b_h = (weights[2], weights[3]) if len(weights) > 3 else (None, None)
     step = STEPS[cell]
@@ -83,13 +85,21 @@ def direction(
     return torch.cat(outs) if sizes is not None else torch.stack(outs), state
 
 
-class Projections(Exception):  # noqa: N818
+class Projections(Exception):
     """A network whose states are projected: torch has no fused kernel for it, so there is nothing to write out."""
 
 
 def layers(
-    cell: str, x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
-    bidirectional: bool, sizes: Sequence[int] | None = None,
+    cell: str,
+    x: Tensor,
+    states: State,
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    sizes: Sequence[int] | None = None,
 ) -> tuple[Tensor, ...]:
     """All layers of a recurrent network: the output and the last states, each stacked over layers and directions."""
     ways = 2 if bidirectional else 1
@@ -112,6 +122,11 @@ def layers(
     return x, *(torch.stack([f[j] for f in finals]) for j in range(len(states)))
 
 
+def numbers(sizes: Tensor) -> list[int]:
+    """Batch sizes as Python numbers, also of a traced value."""
+    return list(sizes._level.inspect(sizes) if isinstance(sizes, Traced) else sizes.tolist())
+
+
 def recurrent(cell: str) -> Callable[..., tuple[Tensor, ...]]:
     """`torch.lstm` and its kin in elementary operators, for padded and for packed inputs."""
 
@@ -120,7 +135,9 @@ def recurrent(cell: str) -> Callable[..., tuple[Tensor, ...]]:
         if packed:
             x, sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional = args
             states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
-            return layers(cell, x, states, params, has_biases, num_layers, dropout, train, bidirectional, sizes.tolist())
+            return layers(
+                cell, x, states, params, has_biases, num_layers, dropout, train, bidirectional, numbers(sizes)
+            )
         x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
         states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
         x = x.transpose(0, 1) if batch_first else x
@@ -130,12 +147,54 @@ def recurrent(cell: str) -> Callable[..., tuple[Tensor, ...]]:
     return function
 
 
-# -- the fused layer on CPU ----------------------------------------------------------------------------------------------
+def pack(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """The rows of all sequences (longest first), step by step, and how many each step has."""
+    x = x.transpose(0, 1) if batch_first else x
+    spans = [int(n) for n in numbers(lengths)]
+    sizes = [sum(n > t for n in spans) for t in range(max(spans, default=0))]
+    if any(a < b for a, b in itertools.pairwise(spans)):
+        msg = "`lengths` must be sorted in decreasing order when `enforce_sorted` is True"
+        raise RuntimeError(msg)
+    return torch.cat([x[t, :n] for t, n in enumerate(sizes)]), torch.tensor(sizes)
+
+
+def pad_packed(
+    data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
+) -> tuple[Tensor, Tensor]:
+    """Packed rows as `[time, batch, …]` with padding, and the length of each sequence."""
+    sizes = numbers(batch_sizes)
+    wide = max(sizes, default=0)
+    steps = []
+    for rows in data.split(sizes, 0):
+        short = wide - rows.shape[0]
+        pad = torch.full((short, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device)
+        steps.append(torch.cat([rows, pad]) if short else rows)
+    empty = torch.full((wide, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device)
+    out = torch.stack(steps + [empty] * max(total_length - len(steps), 0))
+    lengths = torch.tensor([sum(n > k for n in sizes) for k in range(wide)])
+    return out.transpose(0, 1) if batch_first else out, lengths
+
+
+# -- the fused layer on CPU ------------------------------------------------------------------------------------------
 
 
 def fused_layer(
-    x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, hx: Tensor, cx: Tensor, reverse: bool, batch_sizes: Any, mode: int,
-    hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
+    x: Tensor,
+    w0: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+    hx: Tensor,
+    cx: Tensor,
+    reverse: bool,
+    batch_sizes: Any,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One LSTM layer in one direction; the last result is a workspace of the kernel that nothing here reads."""
     del batch_sizes, mode, hidden_size, num_layers, bidirectional, batch_first, train
@@ -143,7 +202,9 @@ def fused_layer(
     return out, h, c, x.new_zeros(0)
 
 
-def one_direction(x: Tensor, weights: Sequence[Tensor], hx: Tensor, cx: Tensor, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
+def one_direction(
+    x: Tensor, weights: Sequence[Tensor], hx: Tensor, cx: Tensor, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Output and last states, these in the sizes of the first."""
     rows = (x.shape[1], -1)
     out, (h, c) = direction("lstm", x, weights, (hx.reshape(rows), cx.reshape(rows)), reverse)
@@ -151,8 +212,24 @@ def one_direction(x: Tensor, weights: Sequence[Tensor], hx: Tensor, cx: Tensor, 
 
 
 def fused_layer_backward(
-    x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, w4: Tensor, hx: Tensor, cx: Tensor, output: Tensor, hy: Tensor, cy: Tensor,
-    grad_output: Any, grad_hy: Any, grad_cy: Any, reverse: bool, mode: int, hidden_size: int, num_layers: int, has_biases: bool,
+    x: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+    w4: Tensor,
+    hx: Tensor,
+    cx: Tensor,
+    output: Tensor,
+    hy: Tensor,
+    cy: Tensor,
+    grad_output: Any,
+    grad_hy: Any,
+    grad_cy: Any,
+    reverse: bool,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
     """The reverse mode of the written-out layer."""
@@ -169,7 +246,7 @@ def fused_layer_backward(
 
 @some_lanes
 def batch_fused_layer(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
-    """The lanes join the batch where the weights are shared; with a network for each lane, one after the other step by step."""
+    """The lanes join the batch where the weights are shared; a network for each lane runs step by step."""
     del kwargs
     size = level.size
     x, hx, cx = (in_front(args[k], mapped[k], size) for k in (0, 5, 6))

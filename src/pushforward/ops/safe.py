@@ -1,10 +1,10 @@
-"""Decompositions above autograd, where an operator's own reverse formula cannot be differentiated again, or not rightly.
+"""Decompositions above autograd, where an operator's reverse formula cannot be differentiated again, or not rightly.
 
-Torch's formulas treat saved statistics as constants (the norms from the third order on), or have no double backward at all (attention,
-distances, CTC, bags of embeddings, segments, margin losses, fused recurrent layers). Forward mode does not need them: its rules are
-written out. So once two reverse differentiations are nested, these functions are replaced by others that do the same in elementary
-operators: for traced values by `SPECIAL`, for plain tensors, which nothing else sees, by a function mode. With one reverse
-differentiation nothing is pushed and nothing is paid.
+Torch's formulas treat saved statistics as constants (the norms from the third order on), or have no double backward
+at all (attention, distances, CTC, bags of embeddings, segments, margin losses, fused recurrent layers). Forward mode
+does not need them: its rules are written out. So once two reverse differentiations are nested, these functions are
+replaced by others that do the same in elementary operators: for traced values by `SPECIAL`, for plain tensors, which
+nothing else sees, by a function mode. With one reverse differentiation nothing is pushed and nothing is paid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Nesting(threading.local):
 _NESTING = _Nesting()
 
 
-class nested_differentiation(contextlib.AbstractContextManager):  # noqa: N801
+class nested_differentiation(contextlib.AbstractContextManager):
     """One more differentiation is running, in forward mode."""
 
     __slots__ = ()
@@ -45,7 +45,7 @@ class nested_differentiation(contextlib.AbstractContextManager):  # noqa: N801
         THREAD.order -= 1
 
 
-class nested_reverse(contextlib.AbstractContextManager):  # noqa: N801
+class nested_reverse(contextlib.AbstractContextManager):
     """One more differentiation is running, in reverse mode."""
 
     __slots__ = ("mode",)
@@ -81,7 +81,7 @@ class SafeMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# -- functions of the Python API that call replaced ones -------------------------------------------------------------------
+# -- functions of the Python API that call replaced ones -------------------------------------------------------------
 
 _REOPENED: dict[Any, Any] = {}
 REOPENED = {
@@ -96,8 +96,8 @@ REOPENED = {
 def reopened(function: Any) -> Any:
     """`function` with its body open: the operators that it calls are seen one by one.
 
-    A function of torch.nn.functional hands itself over as a whole where anybody listens; this one does not, so that what it calls
-    is handed over instead.
+    A function of torch.nn.functional hands itself over as a whole where anybody listens; this one does not, so that
+    what it calls is handed over instead.
     """
     found = _REOPENED.get(function)
     if found is None:
@@ -115,7 +115,7 @@ def _nobody(*_: Any) -> bool:
     return False
 
 
-def _Scope(names: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+def _Scope(names: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     """A copy of a module's names with some of them changed."""
     return {**names, **changed}
 

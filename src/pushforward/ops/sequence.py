@@ -1,8 +1,9 @@
 """Sums over sequences: the CTC loss over all alignments, and reductions of segments.
 
-CTC, in logarithms, over the target with blanks between: α_t(s) = log p_t(s) + log Σ α_{t−1}(s, s − 1, s − 2 where allowed), and the
-loss is −log of the last two. Torch's gradient is the one by unnormalised scores: exp(log p) more than the derivative above, which is
-the same for log-probabilities that come from a log-softmax; the term is kept, so that all orders and both modes agree.
+CTC, in logarithms, over the target with blanks between: α_t(s) = log p_t(s) + log Σ α_{t−1}(s, s − 1, s − 2 where
+allowed), and the loss is −log of the last two. Torch's gradient is the one by unnormalised scores: exp(log p) more
+than the derivative above, which is the same for log-probabilities that come from a log-softmax; the term is kept, so
+that all orders and both modes agree.
 """
 
 from __future__ import annotations
@@ -55,7 +56,12 @@ def as_lengths(lengths: Any, like: Tensor) -> Tensor:
 
 
 def ctc_loss(
-    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(loss of each sample, α) for `[T, N, C]` log-probabilities."""
     steps, n, _ = log_probs.shape
@@ -92,8 +98,15 @@ def ctc_loss(
 
 
 def ctc_loss_backward(
-    g: Tensor, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, loss: Tensor, alpha: Tensor,
-    blank: int, zero_infinity: bool = False,
+    g: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    loss: Tensor,
+    alpha: Tensor,
+    blank: int,
+    zero_infinity: bool = False,
 ) -> Tensor:
     """The reverse mode of the written-out loss."""
     del loss, alpha
@@ -142,7 +155,7 @@ row("_ctc_loss", Special(), batch=batch_ctc, formula=ctc_loss)
 row("_ctc_loss_backward", Special(), batch=batch_ctc_backward, formula=ctc_loss_backward)
 
 
-# -- segments -------------------------------------------------------------------------------------------------------------
+# -- segments --------------------------------------------------------------------------------------------------------
 
 
 def segment_of(n: int, lengths: Tensor | None, offsets: Tensor | None) -> tuple[Tensor, int]:
@@ -155,8 +168,15 @@ def segment_of(n: int, lengths: Tensor | None, offsets: Tensor | None) -> tuple[
 
 
 def segment_reduce(
-    data: Tensor, reduce: str, *, lengths: Tensor | None = None, indices: Tensor | None = None, offsets: Tensor | None = None,
-    axis: int = 0, unsafe: bool = False, initial: float | None = None,
+    data: Tensor,
+    reduce: str,
+    *,
+    lengths: Tensor | None = None,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: float | None = None,
 ) -> Tensor:
     """Sum, mean, product, maximum or minimum of each segment along an axis; ties share the derivative."""
     del indices, unsafe
@@ -188,8 +208,15 @@ def segment_reduce(
 
 
 def segment_reduce_backward(
-    g: Tensor, output: Tensor, data: Tensor, reduce: str, *, lengths: Tensor | None = None, offsets: Tensor | None = None,
-    axis: int = 0, initial: float | None = None,
+    g: Tensor,
+    output: Tensor,
+    data: Tensor,
+    reduce: str,
+    *,
+    lengths: Tensor | None = None,
+    offsets: Tensor | None = None,
+    axis: int = 0,
+    initial: float | None = None,
 ) -> Tensor:
     """The reverse mode of the written-out reduction."""
     del output

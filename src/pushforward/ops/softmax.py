@@ -20,7 +20,9 @@ def softmax_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwar
     return out, out * (t - (out * t).sum(dim, keepdim=True))
 
 
-def log_softmax_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def log_softmax_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """dx − Σ s dx."""
     del level
     out, dim = op(*primals, **kwargs), primals[1]
