@@ -145,13 +145,14 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         grads: Any = [None] * len(places)
         if live and places:
             with NoFunction():
-                grads = torch.autograd.grad(
-                    [outs[k] for k in live],
-                    state.inner,
-                    [flat[k] for k in live],
-                    retain_graph=retain_graph,
-                    create_graph=create_graph,
-                    allow_unused=True,
+                grads = run_backward(
+                    tuple([outs[k] for k in live]),
+                    tuple([flat[k] for k in live]),
+                    retain_graph,
+                    create_graph,
+                    tuple(state.inner),
+                    True,
+                    accumulate_grad=False,
                 )
         made: list[Any] = [None] * len(leaves)
         for k, x, g in zip(places, state.inner, grads, strict=True):

@@ -202,3 +202,41 @@ def test_complex_jacobians():
     wave = lambda q: torch.exp(1j * q)
     torch.testing.assert_close(pf.jacfwd(wave)(r), torch.diag(1j * torch.exp(1j * r)))
     torch.testing.assert_close(pf.jacrev(wave)(r), torch.diag(1j * torch.exp(1j * r)))
+
+
+def test_autograd_by_a_captured_tensor_inside_a_transform(x, w):
+    """What the function captured may be differentiated by inside, though the short ways record it on payloads only."""
+    inside = lambda r: torch.autograd.grad((r * w).sin().sum(), w)[0]
+    torch.testing.assert_close(pf.vmap(inside)(x), (x * w).cos() * x)
+    pushed = pf.jvp(inside, (x[0],), (torch.ones(3, dtype=D),))[1]
+    torch.testing.assert_close(pushed, ((x[0] * w).cos() - (x[0] * w).sin() * w * x[0]).detach())
+    assert pf.vmap(lambda r: (r * w, torch.tensor(float((r * w).requires_grad))))(x)[1].all()
+    seen = []
+
+    def hooked(r):
+        y = (r * w).sin()
+        y.register_hook(lambda g: seen.append(g) or g)
+        return torch.autograd.grad(y.sum(), w)[0]
+
+    torch.testing.assert_close(pf.vmap(hooked)(x), (x * w).cos() * x)
+    assert seen
+
+
+def test_gradients_through_modules_whose_parameters_require_grad(x):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    want = torch.autograd.grad(net(x).sum(), list(net.parameters()))
+    got = torch.autograd.grad(pf.vmap(net)(x).sum(), list(net.parameters()))
+    torch.testing.assert_close(got, want)
+    got = torch.autograd.grad(pf.jvp(net, (x,), (x,))[0].sum(), list(net.parameters()))
+    torch.testing.assert_close(got, want)
+    twice = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(twice).sum(), twice, create_graph=True)
+    want = torch.autograd.grad((slope * x).sum(), list(net.parameters()), allow_unused=True)
+    for product in (
+        lambda: pf.jvp(net, (x,), (x,))[1].sum(),
+        lambda: (pf.vmap(pf.grad(lambda r: net(r).sum()))(x) * x).sum(),
+        lambda: pf.vmap(lambda r: pf.jvp(net, (r,), (r,))[1])(x).sum(),
+        lambda: (pf.grad(lambda a: net(a).sum())(x) * x).sum(),
+    ):
+        torch.testing.assert_close(torch.autograd.grad(product(), list(net.parameters()), allow_unused=True), want)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core.level import recorded_below
 from ..core.torch_private import PYTHON_KEY, autocast_on, make_wrapper, set_key_excluded
 from ..ops.shared import is_shared, shared_matmul
 from .level import Batched, wrap
@@ -111,7 +112,7 @@ def binary(func: Any, args: tuple[Any, ...]) -> Any:
     elif kind is float or kind is int:
         same = True
     elif kind is Tensor or kind is Parameter:
-        if y.requires_grad or y.dtype is not meta[5] or y.dim() > len(meta[1]):
+        if y.dtype is not meta[5] or y.dim() > len(meta[1]) or not recorded_below(level, y):
             return None
         same = y.dim() == 0
     else:
@@ -151,7 +152,7 @@ def dot(func: Any, args: tuple[Any, ...]) -> Any:
                 q = y._payload
                 if y._level is not x._level or not y._mapped or type(q) is not Tensor:
                     return None
-            elif (type(y) is Tensor or type(y) is Parameter) and not y.requires_grad:
+            elif (type(y) is Tensor or type(y) is Parameter) and recorded_below(x._level, y):
                 q = y
             else:
                 return None
@@ -171,14 +172,14 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
     ta, tb = type(a), type(b)
     if tb is Batched and (ta is Tensor or ta is Parameter):
         q = b._payload
-        if not b._mapped or type(q) is not Tensor or a.requires_grad or a.dim() != 2 or not b._level.on_top():
+        if not b._mapped or type(q) is not Tensor or a.dim() != 2 or not b._level.on_top() or not recorded_below(b._level, a):
             return None
         if q.dim() not in (2, 3) or q.dtype is not a.dtype or q.shape[1] != a.shape[1]:
             return None
         level = b._level
     elif ta is Batched and (tb is Tensor or tb is Parameter):
         p = a._payload
-        if not a._mapped or type(p) is not Tensor or b.requires_grad or b.dim() != 2 or not a._level.on_top():
+        if not a._mapped or type(p) is not Tensor or b.dim() != 2 or not a._level.on_top() or not recorded_below(a._level, b):
             return None
         if p.dim() < 2 or p.dtype is not b.dtype or p.shape[-1] != b.shape[0]:
             return None
@@ -216,7 +217,7 @@ def linear(func: Any, args: tuple[Any, ...]) -> Any:
             return None
         return wrap(level, direct(_shared_linear, x._payload, q, bias, held=level.held), True)
     for v in (w, bias):
-        if v is not None and ((type(v) is not Tensor and type(v) is not Parameter) or v.requires_grad):
+        if v is not None and ((type(v) is not Tensor and type(v) is not Parameter) or not recorded_below(level, v)):
             return None
     return wrap(level, direct(func, x._payload, *args[1:], held=level.held), True)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ..core.level import THREAD
+from ..core.level import THREAD, recorded_below
 from ..core.torch_private import PYTHON_KEY, set_key_excluded
 from ..core.traced import Traced
 from .fast import direct
@@ -30,10 +30,10 @@ def plain_mapped(x: Any) -> Any:
     return None
 
 
-def constants_only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether no argument is traced or requires grad."""
+def constants_only(level: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether no other argument is traced, or needs a graph on the values themselves."""
     for a in (*args, *kwargs.values()):
-        if isinstance(a, Tensor) and (isinstance(a, Traced) or a.requires_grad):
+        if isinstance(a, Tensor) and (isinstance(a, Traced) or not recorded_below(level, a)):
             return False
     return True
 
@@ -52,7 +52,7 @@ def called(level: Any, func: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict
 def of_trailing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of each element, or of the last dimensions: lanes are one more leading dimension."""
     p = plain_mapped(args[0])
-    if p is None or p.dim() < 2 or not constants_only(args[1:], kwargs) or kwargs.get("inplace") or True in args[1:2]:
+    if p is None or p.dim() < 2 or not constants_only(args[0]._level, args[1:], kwargs) or kwargs.get("inplace") or True in args[1:2]:
         return None
     out = called(args[0]._level, func, p, args[1:], kwargs)
     return wrap(args[0]._level, out, True)
@@ -92,7 +92,7 @@ def of_images(spatial: int) -> Short:
 
     def short(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = plain_mapped(args[0])
-        if p is None or kwargs.get("return_indices") or not constants_only(args[1:], kwargs) or 0 in p.shape:
+        if p is None or kwargs.get("return_indices") or not constants_only(args[0]._level, args[1:], kwargs) or 0 in p.shape:
             return None
         level = args[0]._level
         if p.dim() == spatial + 2:
@@ -117,7 +117,7 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rest = args[3:]
     mask = kwargs.get("attn_mask", rest[0] if rest else None)
     drop = kwargs.get("dropout_p", rest[1] if len(rest) > 1 else 0.0)
-    if drop != 0.0 or not constants_only(rest, kwargs) or (mask is not None and mask.dim() > 2):
+    if drop != 0.0 or not constants_only(args[0]._level, rest, kwargs) or (mask is not None and mask.dim() > 2):
         return None
     level = args[0]._level
     if args[1]._level is not level or args[2]._level is not level:

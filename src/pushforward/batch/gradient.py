@@ -37,7 +37,7 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
             p = x._payload
             if x._level is not level or not x._mapped or x._cell is not None or type(p) is not Tensor:
                 return None
-        elif (type(x) is Tensor or type(x) is Parameter) and not x.requires_grad and x.layout is torch.strided:
+        elif (type(x) is Tensor or type(x) is Parameter) and x.layout is torch.strided:
             p = x
         else:
             return None
@@ -103,8 +103,8 @@ def give_up(func: Any) -> None:
 def _watched(previous: Any) -> Any:
     def special(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         for level in THREAD.levels:
-            if level.payload_graphs:
-                raise NeedsGraph
+            if level.payload_graphs or level.hidden:
+                raise NeedsGraph(level)
         return previous(func, args, kwargs) if previous is not None else NotImplemented
 
     return special
@@ -114,7 +114,8 @@ def _requires_grad(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     """`x.requires_grad`: true where the payload is recorded in place of the value."""
     del kwargs
     x = args[0]
-    return func(x) or (type(x) is Batched and bool(x._level.payload_graphs) and x._payload.requires_grad)
+    level = x._level
+    return func(x) or ((level.hidden or level.payload_graphs > 0) and x._below().requires_grad)
 
 
 def watch() -> None:

@@ -181,7 +181,8 @@ class BatchLevel(Level, Lanes):
                 flags.append(m)
             elif isinstance(a, Tensor):
                 if a.requires_grad:
-                    grad = self.tracked = True
+                    grad = True
+                    self.captured_graph()
                 values.append(a)
                 flags.append(False)
             elif type(a) in _SEQUENCES and a and not isinstance(a[0], (int, float)):
@@ -231,7 +232,8 @@ class BatchLevel(Level, Lanes):
             else:
                 flags.append(False)
                 if isinstance(a, Tensor) and a.requires_grad:
-                    grad = self.tracked = True
+                    grad = True
+                    self.captured_graph()
             values.append(a)
         return values, tuple(flags), mine, grad
 

@@ -63,7 +63,7 @@ def moved(value: Any, level: Any, base: int = 0) -> None:
 
 
 def taken(payload: Tensor, places: Tensor) -> Tensor:
-    """Some lanes of a payload, its dimensions in the same order in memory."""
+    """Some lanes of a payload, in front in memory; the other dimensions in the same order."""
     if payload.is_conj():
         return taken(payload.conj(), places).conj()
     if payload.is_neg():
@@ -72,9 +72,9 @@ def taken(payload: Tensor, places: Tensor) -> Tensor:
     with recording(payload):
         if payload.is_contiguous():
             return payload.index_select(0, places)
-        order = sorted(range(payload.dim()), key=lambda d: -payload.stride(d))
+        order = [0, *sorted(range(1, payload.dim()), key=lambda d: -payload.stride(d))]
         back = [order.index(d) for d in range(payload.dim())]
-        return payload.permute(order).index_select(back[0], places).permute(back)
+        return payload.permute(order).index_select(0, places).permute(back)
 
 
 @contextlib.contextmanager

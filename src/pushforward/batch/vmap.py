@@ -12,6 +12,7 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.fresh import stopped
 from ..core.level import user_stopped_gradient
+from ..core.traced import NeedsGraph
 from ..core.opaque import opaque
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
@@ -91,7 +92,12 @@ def vmap(
     @functools.wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)
-        out = run(settings, leaves, spec, dims, size)
+        try:
+            out = run(settings, leaves, spec, dims, size)
+        except NeedsGraph as found:
+            if not found.began_in(settings):
+                raise
+            out = run(settings._replace(open_graph=True), leaves, spec, dims, size)
         if user_stopped_gradient():
             return tree.map_leaves(lambda o: stopped(o) if isinstance(o, Tensor) else o, out)
         return out

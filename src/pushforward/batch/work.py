@@ -30,6 +30,7 @@ class Settings(NamedTuple):
     chunk_size: int | None
     divergence: str
     seed: int | None
+    open_graph: bool = False  # the function looks at the graph of its values: record it on them
 
 
 def name_of(func: Any) -> str:
@@ -91,7 +92,8 @@ class Call:
 
     def run_level(self, level: BatchLevel, payloads: list[Any]) -> tuple[list[Any], Any]:
         """One run: every output leaf comes back as (payload, mapped)."""
-        level.call, level.func = self, self.settings.func
+        level.call, level.func, level.open_graph = self, self.settings.func, self.settings.open_graph
+        level.settings = self.settings
         if self.settings.divergence != "split":
             level.divergence = self.settings.divergence
         level.start()

@@ -67,6 +67,9 @@ class Level(TorchDispatchMode):
         self.suspended = False
         self.grad_enabled = True
         self.tracked = False  # a value of the level itself may require grad: the fast paths are closed
+        self.hidden = False  # what the function captured requires grad, and is recorded on the payloads only
+        self.settings: Any = None  # of the call that the level belongs to
+        self.open_graph = False  # the function looks at its graph: record it on the values too
         self.payload_graphs = 0  # differentiations that record the payloads only, see `batch.gradient`
         self.saw_grad = False  # a payload required grad: derivatives taken inside must stay differentiable
 
@@ -99,6 +102,13 @@ class Level(TorchDispatchMode):
         while level.successor is not None:
             level = level.successor
         return level
+
+    def captured_graph(self) -> None:
+        """A captured tensor requires grad: closes the short ways only where the function looks at its graph."""
+        if self.open_graph:
+            self.tracked = True
+        else:
+            self.hidden = True
 
     def on_top(self) -> bool:
         """Whether an operator called now reaches this level, and nothing below it has a say or records it."""
@@ -134,6 +144,16 @@ class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)
         pop_mode(None)
         THREAD.levels.pop()
         self.level.alive = self.level.newest().alive = self.was_alive
+
+
+def recorded_below(level: Level, constant: torch.Tensor) -> bool:
+    """Whether a captured tensor may take a short way: what it requires is then recorded on the payloads only."""
+    if not constant.requires_grad or not is_grad_enabled():
+        return True
+    if level.open_graph:
+        return False
+    level.hidden = level.saw_grad = True
+    return True
 
 
 def any_complex(args: Any) -> bool:

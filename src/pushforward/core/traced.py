@@ -29,7 +29,15 @@ HELD = _Held()  # how many levels of this thread are held by the fast path of th
 
 
 class NeedsGraph(BaseException):
-    """The graph of a value was looked at where only that of its payload is recorded: the differentiation starts again."""
+    """The graph of a value was looked at where only that of its payload is recorded: the transform starts again."""
+
+    def __init__(self, level: Any = None) -> None:
+        super().__init__()
+        self.level = level
+
+    def began_in(self, settings: Any) -> bool:
+        """Whether the level in question is one of the call with these settings, which can start again."""
+        return self.level is not None and self.level.settings is settings and not self.level.open_graph
 
 
 class NotFast(Exception):

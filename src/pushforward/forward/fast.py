@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..batch.level import Batched, BatchLevel
-from ..core.level import THREAD, is_grad_enabled
-from ..core.torch_private import PYTHON_KEY, set_key_excluded
+from ..core.level import THREAD, is_grad_enabled, recorded_below
+from ..core.torch_private import PYTHON_KEY, NoFunction, set_key_excluded
 from ..core.traced import HELD, NotFast
 from ..ops.kinds import Elementwise
 from ..ops.table import ROWS
@@ -20,7 +20,7 @@ from .level import Dual, wrap
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
-SELECT = torch.ops.aten.select.int
+_PLAIN = frozenset({Tensor, Parameter})
 
 UNARY = (
     "sin cos tan tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sigmoid relu reciprocal square erf erfc sinh cosh "
@@ -96,10 +96,15 @@ def parts(a: Any, level: Any) -> Any:
     if kind is Dual:
         if not plain_dual(a) or (level is not None and a._level is not level):
             return None
+        if a._tangent is None:
+            with NoFunction():
+                if a.requires_grad:
+                    a._level.tracked = True
+                    return None
         return a._level, a._primal, a._tangent
     if kind is float or kind is int:
         return level, a, None
-    if (kind is Tensor or kind is Parameter) and not a.requires_grad:
+    if kind is Tensor or kind is Parameter:
         return level, a, None
     return None
 
@@ -126,6 +131,9 @@ def binary(tangent_of: Any) -> Any:
         dx, dy = first[2], second[2]
         if level is None or (dx is None and dy is None):
             return None
+        for v in (first[1], second[1]):
+            if type(v) in _PLAIN and v.requires_grad and not recorded_below(level, v):
+                return None
         return compute(level, both, func, first[1], dx, second[1], dy)
 
     return short

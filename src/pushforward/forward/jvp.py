@@ -13,6 +13,7 @@ from ..core.fresh import reach_outside, released, stopped, variable
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
+from ..core.traced import NeedsGraph
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast as _fast  # noqa: F401  (registers the short ways)
@@ -122,8 +123,24 @@ def jvp(
         tensor([ 3.0000,  0.0000, -0.4161])
     """
     _, leaves, flat_tangents, spec = checked(func, primals, tangents)
-    stop = user_stopped_gradient()
     level = DualLevel(strict=strict)
+    level.settings = call = object()
+    arguments = (func, leaves, flat_tangents, spec, has_aux, track_tangent_grad)
+    try:
+        return pushed(level, *arguments)
+    except NeedsGraph as found:
+        if not found.began_in(call):
+            raise
+    level = DualLevel(strict=strict)
+    level.open_graph = True
+    return pushed(level, *arguments)
+
+
+def pushed(
+    level: DualLevel, func: Any, leaves: Any, flat_tangents: Any, spec: Any, has_aux: bool, track_tangent_grad: bool
+) -> Any:
+    """One run of a function on dual numbers."""
+    stop = user_stopped_gradient()
     level.func = func
     level.start()
     try:

@@ -79,8 +79,6 @@ def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual
     made = wrap(level, primal, tangent)
     copy_lazy_bits(made, primal)
     made._cell = Cell(made, (primal, tangent))
-    if primal.requires_grad or (tangent is not None and tangent.requires_grad):
-        level.tracked = True
     return made
 
 
@@ -120,15 +118,19 @@ class DualLevel(Level):
             if type(a) is Dual and a._level is self:
                 mine = True
                 t = a._tangent
-                a = a._primal
                 if t is not None:
                     moving = True
                     grad = grad or t.requires_grad
+                elif a.requires_grad:
+                    self.tracked = True
+                a = a._primal
                 grad = grad or a.requires_grad
                 primals.append(a)
                 tangents.append(t)
             elif isinstance(a, Tensor):
-                grad = grad or a.requires_grad
+                if a.requires_grad:
+                    grad = True
+                    self.captured_graph()
                 primals.append(a)
                 tangents.append(None)
             elif type(a) in _SEQUENCES and a and not isinstance(a[0], (int, float)):
@@ -149,7 +151,7 @@ class DualLevel(Level):
         if moving and (self.suspended or user_stopped_gradient()):
             moving = False
         if grad and is_grad_enabled():
-            self.saw_grad = self.tracked = True
+            self.saw_grad = True
         if grad and is_grad_enabled() and self.records(e, args, kwargs, mine):
             with autograd_on():
                 return self.compute(e, func, args, kwargs, primals, tangents, plain, mine, moving)

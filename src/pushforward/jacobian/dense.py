@@ -16,11 +16,15 @@ from ..batch.vmap import vmap
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.opaque import opaque
-from ..core.torch_private import NoFunction
+from ..core.torch_private import NoFunction, mode_count
 from ..forward.jvp import jvp
 from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
 
 Tensor = torch.Tensor
+
+
+FEW = 8  # so many passes one by one cost less than mapping them, where
+SMALL = 4096  # the tensors have at most so many elements, so that an operator's overhead is its time
 
 
 def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
@@ -218,7 +222,16 @@ def jacrev(
 
         chosen = [outs[k] for k in smooth]
         total = sum(o.numel() for o in chosen)
-        rows = in_chunks(lambda a, b: list(vmap(pulled_complex if turned else pulled)(*basis(chosen, a, b))), total, chunk_size) if chosen else []
+        pull_rows = pulled_complex if turned else pulled
+
+        def rows_of(start: int, stop: int) -> list[Tensor]:
+            if stop - start == 1 or (total <= FEW and sum(o.numel() for o in (*outs, *leaves)) <= SMALL):
+                seeds = [b.unbind(0) for b in basis(chosen, start, stop)]
+                each = [pull_rows(*row) for row in zip(*seeds, strict=True)]
+                return [torch.stack(column) for column in zip(*each, strict=True)]
+            return list(vmap(pull_rows)(*basis(chosen, start, stop)))
+
+        rows = in_chunks(rows_of, total, chunk_size) if chosen else []
         by_output: dict[int, list[Tensor]] = {}
         sizes = [o.numel() for o in chosen]
         cut = [r.split(sizes) for r in rows]
@@ -238,7 +251,7 @@ def jacrev(
 def hessian(
     func: Callable[..., Any], argnums: Any = 0, *, has_aux: bool = False, chunk_size: int | None = None
 ) -> Callable[..., Any]:
-    """The Hessian by forward over reverse mode: `jacfwd(jacrev(func))`.
+    """The Hessian by forward over reverse mode: `jacfwd(jacrev(func))`; of a few inputs, by reverse over reverse.
 
     Args:
         func: returns a tensor, usually a scalar (with `has_aux`: a pair of that and anything).
@@ -252,7 +265,19 @@ def hessian(
         tensor([[ 6.,  0.],
                 [ 0., 12.]])
     """
-    return jacfwd(jacrev(func, argnums, has_aux=has_aux), argnums, has_aux=has_aux, chunk_size=chunk_size)
+    inner = jacrev(func, argnums, has_aux=has_aux)
+    forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size)
+    reverse = jacrev(inner, argnums, has_aux=has_aux)
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if mode_count() == 0 and chunk_size is None:
+            positions = argument_positions(func, argnums, args, "hessian")
+            if sum(x.numel() for x in tree.leaves([args[k] for k in positions]) if isinstance(x, Tensor)) <= FEW:
+                return reverse(*args, **kwargs)
+        return forward(*args, **kwargs)
+
+    return wrapped
 
 
 def hvp(func: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
