@@ -1,4 +1,4 @@
-"""as_strided counts its offset in the storage: of slices, of buffers, through writes, with tangents laid out otherwise."""
+"""as_strided counts its offset in the storage: of slices, of buffers, in writes, with other strides of a tangent."""
 
 import torch
 
