@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -180,7 +181,7 @@ def inside(
     mode = options["mode"]
     if mode == "auto":
         problem = Problem(func, argnums, args, kwargs, options["has_aux"], what)
-        problem.of_inputs(*problem.leaves)
+        problem.outs = problem.of_inputs(*problem.leaves)[0]
         mode = "forward" if problem.n <= problem.m else "reverse"
     transform = dense.jacfwd if mode == "forward" else dense.jacrev
     made, (value, aux) = transform(with_value, argnums, has_aux=True, chunk_size=options["chunk_size"])(*args, **kwargs)
@@ -248,7 +249,7 @@ class HessianPlanner(Planner):
 
         def detector(kind: str) -> Detected:
             found = detect(problem.plain, tuple(problem.leaves), tuple(range(len(problem.leaves))), {}, kind)
-            return Detected(found.pattern.symmetrised(), found.branches, found.dense, found.saturated)
+            return dataclasses.replace(found, pattern=found.pattern.symmetrised())
 
         symmetric = o["sparsity"] is not None and mode == "forward"
         return planned(

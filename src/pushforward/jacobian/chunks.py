@@ -13,7 +13,8 @@ from .problem import Problem
 # While a generous bound is below this part of the budget, nothing is predicted: the simulation would cost more than it
 # saves.
 SURELY_FITS = 0.25
-
+# Kernels take memory that no shape shows: a chunk is chosen to stay below this part of the budget by the prediction.
+MARGIN = 0.8
 
 
 def fit(
@@ -69,6 +70,7 @@ def limited(c: Candidate, plan: Any, budget: int, chunk_size: int | None) -> Non
     if one > budget:
         c.chunk_size, c.predicted_bytes, c.fits = 1, one, False
         return
+    budget = max(one, int(MARGIN * budget))
     whole = peak(upper) if upper > 1 else one
     if whole <= budget:
         c.chunk_size, c.predicted_bytes = (None if upper >= most else upper), whole

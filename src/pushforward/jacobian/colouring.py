@@ -15,9 +15,9 @@ import numpy as np
 from ..sparsity.csr import Array, Pattern
 from .ordering import ordered
 
-# Colouring again costs as much as the first time; beyond this many places the wait is longer than what it saves.
-WORTH_SHARPENING = 1_000_000
-ROUNDS = 4
+# Colouring again costs as much as the first time: so many places in all, and so many rounds, at most.
+SHARPENING = 600_000
+MOST_ROUNDS = 40
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,20 @@ def colour_columns(pattern: Pattern, order: str | None = None) -> tuple[Array, s
 def sharpened(pattern: Pattern, transposed: Pattern, colours: Array) -> Array:
     """Colour again, class by class: that never takes more colours, and often fewer (Culberson's iterated greedy).
 
-    Classes are taken last first, then largest first, in turns; it ends at the lower bound, the longest row.
+    Classes are taken last first, largest first, and shuffled, in turns; it ends at the lower bound, the longest row.
     """
     bound = int(pattern.row_counts.max(initial=0))
-    for turn in range(ROUNDS):
+    shuffled = np.random.default_rng(0)
+    for turn in range(min(MOST_ROUNDS, SHARPENING // max(pattern.nnz, 1))):
         count = int(colours.max(initial=-1)) + 1
-        if count <= bound or pattern.nnz > WORTH_SHARPENING:
+        if count <= bound:
             break
-        weight = -np.arange(count) if turn % 2 == 0 else -np.bincount(colours[colours >= 0], minlength=count)
-        key = np.where(colours < 0, 0, weight[colours])
-        colours = greedy_columns(pattern, np.argsort(key, kind="stable").tolist(), transposed)
+        sizes = np.bincount(colours[colours >= 0], minlength=count)
+        classes = (np.arange(count)[::-1], np.argsort(-sizes, kind="stable"), shuffled.permutation(count))[turn % 3]
+        rank = np.empty(count + 1, dtype=np.int64)
+        rank[classes] = np.arange(count)
+        rank[-1] = count  # columns without a colour come last
+        colours = greedy_columns(pattern, np.argsort(rank[colours], kind="stable").tolist(), transposed)
     return colours
 
 

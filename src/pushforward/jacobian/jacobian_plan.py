@@ -83,6 +83,11 @@ class JacobianPlan:
     # -- what it says ---------------------------------------------------------------------------------------------
 
     @property
+    def trusted(self) -> bool:
+        """Whether one check is enough: the pattern was given, or found for every point."""
+        return self.detected is None or self.detected.kind == "given" or self.detected.holds_elsewhere
+
+    @property
     def mode(self) -> str:
         """The mode chosen."""
         return self.candidate.mode
@@ -155,7 +160,7 @@ class JacobianPlan:
         check_alike(self, args, kwargs)
         old = self.problem
         problem = Problem(old.func, old.argnums, args, kwargs, old.has_aux, old.what)
-        wanted = (self.verify and not self._verified) if verify is None else verify
+        wanted = self.verify and (not self._verified or not self.trusted) if verify is None else verify
         passes = Passes(problem, self.progress())
         if self.colouring is None:
             blocks = self.dense(passes)

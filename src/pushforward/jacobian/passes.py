@@ -52,6 +52,7 @@ class Passes:
         self.values: list[Tensor] | None = None
         self.aux: Any = None
         self.done = 0
+        self.most_chunks: int | None = None  # a prediction of memory runs two chunks, for the others are like them
 
     def forward(self, seeds: Seeds, count: int, chunk: int | None, *, turned: bool) -> Tensor:
         """J times `count` seeds: `[count, m]`, or `[m, count]` if `turned`."""
@@ -103,14 +104,18 @@ class Passes:
         first = run(0, chunk)
         width = first.shape[1]
         made = torch.empty((width, count) if turned else (count, width), dtype=first.dtype, device=first.device)
-        for start in range(0, count, chunk):
+        for number, start in enumerate(range(0, count, chunk)):
+            if number == self.most_chunks:
+                break
             stop = min(start + chunk, count)
             part = first if start == 0 else run(start, stop)
             if turned:
                 made[:, start:stop] = part.T
             else:
                 made[start:stop] = part
-            first = part = first[:0]  # the next chunk needs the room
+            del part
+            if start == 0:
+                first = made[:0]  # the next chunk needs the room
             self.tell(stop - start)
         return made
 

@@ -262,7 +262,9 @@ def refusal(problem: Problem, candidates: list[Candidate], budget: int) -> str:
     matrix = problem.m * problem.n * max((x.element_size() for x in problem.leaves), default=8)
     return (
         f"{problem.what}({name_of(problem.func)}): the Jacobian, {problem.m} outputs by {problem.n} inputs, does "
-        f"not fit into {in_words(budget)}\n" + "\n".join(rows) + f"\nThe dense matrix alone takes {in_words(matrix)}. Ways out: "
+        f"not fit into {in_words(budget)}\n"
+        + "\n".join(rows)
+        + f"\nThe dense matrix alone takes {in_words(matrix)}. Ways out: "
         "sparsity='auto' if outputs depend on few inputs; products J v or Jᵀ u instead of the matrix (jvp, vjp); "
         "torch.utils.checkpoint inside the function for reverse mode; a larger memory=."
     )

@@ -25,7 +25,7 @@ class Problem:
     Attributes:
         leaves: the input tensors to differentiate by, in order.
         n: their elements together.
-        outs: shape, dtype and device of each output tensor, as tensors without graph; known after the first run.
+        outs: the output tensors of the first run, for their shapes and dtypes (never traced ones: they would keep their level alive).
         m: the elements of the outputs that have a derivative.
     """
 
@@ -84,7 +84,6 @@ class Problem:
         if not tensors:
             msg = f"{self.what}({name_of(self.func)}): the function must return a tensor, but returned {kind(result)}"
             raise ArgumentError(msg)
-        self.outs = tensors
         return tensors, aux
 
     def plain(self, *inputs: Tensor) -> Any:

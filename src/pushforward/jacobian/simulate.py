@@ -25,26 +25,23 @@ def simulated_peak(plan: JacobianPlan, chunk: int | None) -> int:
         problem = Problem(old.func, old.argnums, old.args, old.kwargs, old.has_aux, old.what)
         problem.leaves = list(leaves)
         passes = Passes(problem)
+        passes.most_chunks = 2
         results = []
         dense = plan.colouring is None
         for count, side in ((forward, "forward"), (reverse, "reverse")):
             if not count:
                 continue
-            width = count if chunk is None else min(chunk, count)
-            # One chunk, and one more that is smaller or equal, show the peak of any number of chunks.
-            shown = min(count, width + 1) if width < count else count
+            width = None if chunk is None or chunk >= count else chunk
             if side == "forward":
                 seeds = lambda a, b: stand_ins(leaves, b - a)  # noqa: E731
-                product = passes.forward(seeds, shown, width if width < count else None, turned=dense)
+                product = passes.forward(seeds, count, width, turned=dense)
             else:
                 outs = plan.outs_smooth()
-                product = passes.reverse(lambda a, b: stand_ins(outs, b - a), shown, width if width < count else None)  # noqa: B023
-            if shown < count:
-                missing = (count - shown) * (plan.m if side == "forward" else plan.n)
-                results.append(product.new_empty(missing))
+                product = passes.reverse(lambda a, b: stand_ins(outs, b - a), count, width)  # noqa: B023
             results.append(product)
         if not dense:
-            results.append(results[0].new_empty(3 * (plan.nnz or 0)))
+            passes.values = None
+            results.append(results[0].new_empty(5 * (plan.nnz or 0)))  # values, and the check of one random product
         return results
 
     peak, _ = predicted_peak(run, old.leaves)

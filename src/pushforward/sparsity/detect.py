@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,23 @@ class Detected:
 
     Attributes:
         pattern: outputs × inputs.
-        branches: source lines at which Python read a value that depends on the inputs; the pattern holds for the
-        branch taken. dense: operators without a rule, and how often each was met: taken as dense. saturated: the sets
-        grew so large that some were taken as full.
+        branches: source lines at which Python read a value that depends on the inputs; the pattern holds for the branch
+            taken.
+        dense: operators without a rule, and how often each was met: taken as dense.
+        saturated: the sets grew so large that some were taken as full.
+        kind: "global", "local" or "given".
     """
 
     pattern: Pattern
     branches: tuple[str, ...] = ()
     dense: dict[str, int] = field(default_factory=dict)
     saturated: bool = False
+    kind: str = "given"
+
+    @property
+    def holds_elsewhere(self) -> bool:
+        """Whether the pattern was found for every point, and no branch of the function can make it another one."""
+        return self.kind == "global" and not self.branches
 
 
 def detect(
@@ -86,7 +94,7 @@ def detect(
             rows.append(np.zeros(o.numel(), dtype=np.int64) if labels is None else labels.reshape(-1))
     labels = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
     branches = tuple(dict.fromkeys(level.branches))
-    return Detected(level.sets.pattern(labels), branches, dict(level.dense), level.sets.saturated)
+    return Detected(level.sets.pattern(labels), branches, dict(level.dense), level.sets.saturated, kind)
 
 
 def jacobian_sparsity(
@@ -135,7 +143,7 @@ def detect_hessian(
 ) -> Detected:
     """As `detect`, for the Hessian."""
     found = detect(grad(func, argnums), args, argnums, kwargs, kind)
-    return Detected(found.pattern.symmetrised(), found.branches, found.dense, found.saturated)
+    return replace(found, pattern=found.pattern.symmetrised())
 
 
 __all__ = ["Detected", "NoPatternError", "detect", "detect_hessian", "hessian_sparsity", "jacobian_sparsity"]
