@@ -154,7 +154,13 @@ def measure(work: Work, effort: Effort, wanted: tuple[str, ...]) -> Result:
 def alternate(result: Result, calls: dict[str, Callable[[], Any]], effort: Effort) -> None:
     """Samples of all sides by turns."""
     clock = CLOCKS["cpu"]
-    repeats = {side: calibrate(call, effort, clock) for side, call in calls.items()}
+    repeats: dict[str, int] = {}
+    for side, call in list(calls.items()):
+        try:
+            repeats[side] = calibrate(call, effort, clock)
+        except Exception as error:
+            result.refusals[side] = one_line(error)
+            del calls[side]
     samples: dict[str, list[float]] = {side: [] for side in calls}
     order, spent = list(calls.items()), 0.0
     while order and len(samples[order[0][0]]) < effort.most_rounds:

@@ -17,8 +17,16 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..core.errors import ArgumentError, SlowFallback
 from .functional import writes
-from .torch_private import inductor_compile, inductor_decompositions, inductor_settings, joint_graph_passes, make_fx
+from .torch_private import (
+    inductor_compile,
+    inductor_decompositions,
+    inductor_settings,
+    joint_graph_passes,
+    make_fx,
+    realized,
+)
 
+aten = torch.ops.aten
 BACKENDS = ("auto", "inductor", "graph")
 Run = Callable[[list[Any]], Any]
 
@@ -88,14 +96,75 @@ def decomposed(module: GraphModule, fakes: list[Any], *, symbolic: bool) -> Grap
         return module(*xs)
 
     kind = "symbolic" if symbolic else "fake"
-    table = inductor_decompositions()
+    table = {**inductor_decompositions(), aten.repeat.default: repeat}
     lowered = make_fx(run, decomposition_table=table, tracing_mode=kind, _allow_non_fake_inputs=True)(*fakes)
     output = next(n for n in lowered.graph.nodes if n.op == "output")
     outs = output.args[0]
     output.args = (tuple(outs) if isinstance(outs, (list, tuple)) else (outs,),)
     tidy(lowered.graph)
+    keep_what_is_broadcast(lowered.graph)
     lowered.recompile()
     return lowered
+
+
+# Pointwise operators that cost so much more than a read from memory that computing them twice does not pay.
+_HEAVY = {
+    "sin",
+    "cos",
+    "tan",
+    "tanh",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sigmoid",
+    "erf",
+    "pow",
+    "sqrt",
+    "atan",
+    "lgamma",
+}
+
+
+def keep_what_is_broadcast(graph: Graph) -> None:
+    """Have heavy values computed once that are used by something much larger (a Jacobian of a few inputs, say)."""
+    for node in list(graph.nodes):
+        val = node.meta.get("val")
+        name = str(node.target).removeprefix("aten.").split(".")[0]
+        if (
+            name in _HEAVY
+            and isinstance(val, torch.Tensor)
+            and type(val.numel()) is int
+            and largest_use(node) > 4 * val.numel() + 256
+        ):
+            realized(graph, node)
+
+
+def largest_use(node: Node, depth: int = 4) -> int:
+    """The most elements of what is computed from a node without memory in between: by pointwise operators, views, copies."""
+    sizes = [0]
+    for user in node.users:
+        val = user.meta.get("val")
+        if isinstance(val, torch.Tensor) and type(val.numel()) is int and (fuses(user) or user.target.is_view):
+            sizes.append(val.numel())
+            if depth:
+                sizes.append(largest_use(user, depth - 1))
+    return max(sizes)
+
+
+def fuses(node: Node) -> bool:
+    """Whether inductor computes an operator inside of what uses it."""
+    return torch.Tag.pointwise in node.target.tags or node.target in (aten.clone.default, aten.cat.default)
+
+
+def repeat(x: Any, counts: Any) -> Any:
+    """`repeat` as an expansion of more dimensions: its loops have no division in them, which inductor's own have."""
+    lead = len(counts) - x.dim()
+    sizes = [1] * lead + list(x.shape)
+    spread = x.reshape([n for size in sizes for n in (1, size)])
+    spread = spread.expand([n for count, size in zip(counts, sizes, strict=True) for n in (count, size)])
+    whole = spread.clone(memory_format=torch.contiguous_format)
+    return whole.view([count * size for count, size in zip(counts, sizes, strict=True)])
 
 
 def tidy(graph: Graph) -> None:

@@ -18,7 +18,7 @@ _SIGNS = {
     ast.Mult: ("mul",),
     ast.Div: ("div", "reciprocal"),
     ast.Pow: ("pow",),
-    ast.MatMult: ("mm", "mv", "bmm", "dot", "addmm", "unsafe_view"),
+    ast.MatMult: ("mm", "mv", "bmm", "dot", "addmm"),
     ast.USub: ("neg",),
 }
 _OTHERS = {"linear": ("addmm", "addmv", "mm"), "softmax": ("softmax",), "matmul": ("mm", "mv", "bmm", "dot")}
@@ -100,7 +100,7 @@ def name_group(group: list[Node]) -> None:
     if known is None:
         return
     variable, names = known
-    fitting = [n for n in group if str(n.target).split(".")[1].strip("_") in names]
+    fitting = [n for n in group if str(n.target).split(".")[1:2] and str(n.target).split(".")[1].strip("_") in names]
     if fitting or len(group) == 1:
         (fitting or group)[0].meta["variable"] = variable
 

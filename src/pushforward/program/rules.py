@@ -121,8 +121,12 @@ def of_neg(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any:
 
 @rule(aten.mm, aten.bmm, aten.mv, aten.dot)
 def of_product(rw: Rewriter, target: Any, args: Any, kwargs: Any, val: Any) -> Any:
-    """A product with zeros is zero."""
-    return zero(rw, val) if any(rw.number(a) == 0 for a in args[:2]) else None
+    """A product with zeros is zero; a column times a row is a product element by element."""
+    if any(rw.number(a) == 0 for a in args[:2]):
+        return zero(rw, val)
+    if target in (aten.mm.default, aten.bmm.default) and value(args[0]).shape[-1] == 1 and static(val):
+        return rw.emit(aten.mul.Tensor, args)
+    return None
 
 
 @rule(aten.addmm, aten.baddbmm, aten.addmv)

@@ -105,7 +105,7 @@ class Rewriter:
         """The node as it is, or an equal one."""
         key = None
         if not is_random(target):
-            key = (target, hashable(args), hashable(kwargs))
+            key = (target, hashable(in_order(target, args, kwargs)), hashable(kwargs))
             found = self.seen.get(key)
             if found is not None:
                 return found
@@ -216,6 +216,13 @@ class Rewriter:
 
 # Reads of memory that nobody has written, and sizes that depend on values.
 NO_FOLD = {aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default, aten.nonzero.default}
+
+
+def in_order(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The two operands of a sum or product in one order, so that a·b and b·a are equal nodes."""
+    if target in (aten.mul.Tensor, aten.add.Tensor) and not kwargs and all(isinstance(a, Node) for a in args):
+        return tuple(sorted(args, key=lambda n: n.name))
+    return args
 
 
 def hashable(tree: Any) -> Any:

@@ -102,6 +102,16 @@ def inductor_compile(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     return getattr(compiled, "current_callable", None) or compiled
 
 
+def realized(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Let inductor keep a value in memory, where it would compute it again for every element of what it is broadcast to."""
+    import torch._inductor.test_operators  # noqa: F401  (registers the operator; it has no public name)
+
+    with graph.inserting_after(node):
+        kept = graph.call_function(torch.ops._inductor_test.realize.default, (node,))
+    kept.meta = dict(node.meta)
+    node.replace_all_uses_with(kept, delete_user_cb=lambda user: user is not kept)
+
+
 def inductor_decompositions() -> Any:
     """The decompositions that inductor expects to have been applied."""
     from torch._inductor.decomposition import select_decomp_table
@@ -134,6 +144,7 @@ __all__ = [
     "mode_count",
     "new_fake_mode",
     "next_sequence_number",
+    "realized",
     "size_check",
     "tensor_guards",
     "was_written",
