@@ -72,11 +72,13 @@ def plain_dual(x: Any) -> bool:
     return t is None or type(t) is Tensor or (type(t) is Batched and t._mapped and type(t._payload) is Tensor)
 
 
-def unary(derivative: Any) -> Any:
+def unary(derivative: Any, kernel: Any) -> Any:
     """The short way of a function of one real tensor."""
 
     def both(func: Any, p: Tensor, t: Any) -> tuple[Any, Any]:
         out = func(p)
+        if kernel is not None and type(t) is Tensor:
+            return out, kernel(t, out, p)
         return out, t * derivative(out, p)
 
     def short(func: Any, args: tuple[Any, ...]) -> Any:
@@ -208,7 +210,7 @@ def register() -> None:
     for name in UNARY.split():
         kind = ROWS[name].kind
         if isinstance(kind, Elementwise):
-            short = unary(kind.derivatives[0])
+            short = unary(kind.derivatives[0], kind.kernel)
             for place in (torch, Tensor):
                 table[getattr(place, name)] = short
     signs = {"add": (1, 1), "__add__": (1, 1), "__radd__": (1, 1), "sub": (1, -1), "__sub__": (1, -1), "__rsub__": (-1, 1)}

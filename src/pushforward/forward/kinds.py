@@ -64,13 +64,15 @@ def fitted(tangent: Any, out: Tensor) -> Tensor | None:
 
 def elementwise(kind: kinds.Elementwise) -> Rule:
     """Sum over the arguments of factor · tangent."""
-    derivatives = kind.derivatives
+    derivatives, kernel = kind.derivatives, kind.kernel
 
     def rule(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
         del level
         out = op(*primals, **kwargs)
         if not derivatives or not differentiable(out):
             return out, None
+        if kernel is not None and tangents[0].dtype is out.dtype and not out.is_complex():
+            return out, kernel(tangents[0], out, *primals, **kwargs)
         total = None
         for derivative, t in zip(derivatives, tangents, strict=False):
             if t is None or derivative is None:

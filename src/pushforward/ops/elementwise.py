@@ -14,9 +14,12 @@ from .kinds import Constant, Elementwise, ElementwiseBilinear, ElementwiseLinear
 from .table import row
 
 
-def unary(names: str, derivative: object) -> None:
+aten = torch.ops.aten
+
+
+def unary(names: str, derivative: object, kernel: object = None) -> None:
     """A function of one tensor."""
-    row(names, Elementwise((derivative,)))  # type: ignore[arg-type]
+    row(names, Elementwise((derivative,), kernel))  # type: ignore[arg-type]
 
 
 unary("sin", lambda out, x: x.cos())
@@ -27,7 +30,7 @@ unary("acos", lambda out, x: -(1 - x * x).rsqrt())
 unary("atan", lambda out, x: (x * x + 1).reciprocal())
 unary("sinh", lambda out, x: x.cosh())
 unary("cosh", lambda out, x: x.sinh())
-unary("tanh", lambda out, x: 1 - out * out)
+unary("tanh", lambda out, x: 1 - out * out, lambda t, out, x: aten.tanh_backward(t, out))
 unary("asinh", lambda out, x: (x * x + 1).rsqrt())
 unary("acosh", lambda out, x: (x - 1).rsqrt() * (x + 1).rsqrt())
 unary("atanh", lambda out, x: (1 - x * x).reciprocal())
@@ -42,7 +45,7 @@ unary("sqrt", lambda out, x: (2 * out).reciprocal())
 unary("rsqrt", lambda out, x: -0.5 * out * out * out)
 unary("reciprocal", lambda out, x: -out * out)
 unary("square", lambda out, x: 2 * x)
-unary("sigmoid", lambda out, x: out * (1 - out))
+unary("sigmoid", lambda out, x: out * (1 - out), lambda t, out, x: aten.sigmoid_backward(t, out))
 unary("log_sigmoid", lambda out, x: torch.sigmoid(-x))
 unary("erf", lambda out, x: (2 / math.sqrt(math.pi)) * (-x * x).exp())
 unary("erfc", lambda out, x: (-2 / math.sqrt(math.pi)) * (-x * x).exp())
@@ -55,7 +58,7 @@ unary("special_entr", lambda out, x: -x.log() - 1)
 unary("lgamma", lambda out, x: torch.digamma(x))
 unary("digamma", lambda out, x: torch.polygamma(1, x))
 unary("i0", lambda out, x: torch.special.i1(x))
-unary("relu", lambda out, x: (out > 0).to(out.dtype))
+unary("relu", lambda out, x: (out > 0).to(out.dtype), lambda t, out, x: aten.threshold_backward(t, out, 0))
 unary("relu6", lambda out, x: ((x > 0) & (x < 6)).to(out.dtype))
 unary("deg2rad", lambda out, x: math.pi / 180)
 unary("rad2deg", lambda out, x: 180 / math.pi)
@@ -63,7 +66,7 @@ unary("frac", lambda out, x: 1)
 unary("nan_to_num", lambda out, x, *a, **k: x.isfinite().to(out.dtype))
 unary("logit", lambda out, x, eps=None: logit_factor(x, eps))
 unary("sinc", lambda out, x: sinc_factor(x))
-unary("silu", lambda out, x: silu_factor(x))
+unary("silu", lambda out, x: silu_factor(x), lambda t, out, x: aten.silu_backward(t, x))
 unary("mish", lambda out, x: mish_factor(x))
 unary("softplus", lambda out, x, beta=1, threshold=20: torch.where(x * beta > threshold, 1, torch.sigmoid(x * beta)))
 unary("elu", lambda out, x, alpha=1, scale=1, input_scale=1: elu_factor(x, alpha, scale, input_scale))
@@ -75,7 +78,11 @@ unary("hardswish", lambda out, x: torch.where(x < -3, 0, torch.where(x <= 3, x /
 unary("hardshrink", lambda out, x, lambd=0.5: ((x > lambd) | (x < -lambd)).to(out.dtype))
 unary("softshrink", lambda out, x, lambd=0.5: ((x > lambd) | (x < -lambd)).to(out.dtype))
 unary("threshold", lambda out, x, threshold, value: (x > threshold).to(out.dtype))
-unary("gelu", lambda out, x, approximate="none": gelu_factor(x, approximate))
+unary(
+    "gelu",
+    lambda out, x, approximate="none": gelu_factor(x, approximate),
+    lambda t, out, x, approximate="none": aten.gelu_backward(t, x, approximate=approximate),
+)
 
 
 def logit_factor(x: torch.Tensor, eps: float | None) -> torch.Tensor:
