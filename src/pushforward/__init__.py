@@ -1,6 +1,7 @@
 """Composable function transforms for PyTorch: batching, forward and reverse mode, Jacobians and Hessians."""
 
 from . import forward_ad, testing
+from . import checkpoints as _checkpoints  # noqa: F401  (catches torch.utils.checkpoint)
 from . import functions as _functions  # noqa: F401  (catches torch.autograd.Function.apply)
 from .core import branching as _branching  # noqa: F401  (catches torch.cond and its like)
 from .core import constructors as _constructors  # noqa: F401  (catches torch.tensor)

@@ -54,18 +54,27 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
         made: list[Any] = [None] * len(outs)
         if not live and any(isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex()) for o in outs):
             if op.namespace not in ("aten", "prims") and not has_autograd(op):
-                msg = (
-                    f"jvp: `{op.name()}` at {source_line()} has no derivative: register one with torch.library.register_autograd, "
-                    "or detach its input."
-                )
-                raise NotDifferentiableError(msg)
+                raise no_derivative(op)
         if live:
-            for k, t in zip(live, transposed([outs[k] for k in live], inputs, directions, outside), strict=True):
+            try:
+                moved = transposed([outs[k] for k in live], inputs, directions, outside)
+            except RuntimeError as error:
+                if "no autograd formula" not in str(error):
+                    raise
+                raise no_derivative(op) from None
+            for k, t in zip(live, moved, strict=True):
                 made[k] = t
     values = outs if outside else [released(o) if isinstance(o, Tensor) and o.requires_grad else o for o in outs]
     if isinstance(out, (list, tuple)):
         return tuple(values) if not isinstance(out, list) else values, tuple(made)
     return values[0], made[0]
+
+
+def no_derivative(op: Any) -> NotDifferentiableError:
+    """The error for a custom operator without a reverse formula."""
+    return NotDifferentiableError(
+        f"jvp: `{op.name()}` at {source_line()} has no derivative: register one with torch.library.register_autograd, or detach its input."
+    )
 
 
 def has_autograd(op: Any) -> bool:
