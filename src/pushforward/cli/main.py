@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import check, routes, sensitivity
+from . import check, explain, jacobian, routes, sensitivity
 from .errors import UserError, one_line
 
-SUBCOMMANDS = (sensitivity, check, routes)
+SUBCOMMANDS = (sensitivity, jacobian, explain, check, routes)
 
 USER_ERROR = 2
 INTERRUPTED = 130

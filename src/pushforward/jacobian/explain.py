@@ -33,7 +33,7 @@ def table(plan: JacobianPlan) -> str:
     """The plan as plain text."""
     from ..reverse import name_of
 
-    lines = [f"Jacobian of {name_of(plan.problem.func)}: {plan.m} outputs × {plan.n} inputs"]
+    lines = [f"Jacobian of {plan.title or name_of(plan.problem.func)}: {plan.m} outputs × {plan.n} inputs"]
     if plan.pattern is not None:
         found = plan.pattern
         lines.append(

@@ -73,6 +73,7 @@ class JacobianPlan:
         self.outs_like = [(tuple(o.shape), o.dtype) for o in problem.outs]
         self.like = signature(problem.args, problem.kwargs)
         self.reason = ""
+        self.title = ""  # what to call the function, where its own name says nothing
         self.budget = 0
         self._verified = False
         self._index: Tensor | None = None
