@@ -1,38 +1,32 @@
-"""`torch.utils.checkpoint` under transforms: what is computed again may be asked for when the transform has ended.
+"""`torch.utils.checkpoint` under transforms.
 
-The graph that an outer differentiation walks outlives the level whose values a checkpointed function had. The function is then run again with
-the level put back.
+A checkpointed function is run again in the backward pass. A differentiation inside of a transform has its backward pass there too, so it works
+as ever. A graph that outlives the transform would run the function again when its level has ended: such a call saves its tensors instead.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.utils.checkpoint as torch_checkpoint
 
-from .core.level import THREAD, Level, resumed
+from .core.level import THREAD
 
 _ORIGINAL = torch_checkpoint._checkpoint_without_reentrant_generator
 
 
-def in_levels(function: Callable[..., Any], levels: list[Level]) -> Callable[..., Any]:
-    """A function that runs with the levels of its first call, those that have ended among them."""
-
-    def again(*args: Any, **kwargs: Any) -> Any:
-        with contextlib.ExitStack() as stack:
-            for level in levels:
-                if not level.newest().alive:
-                    stack.enter_context(resumed(level))
-            return function(*args, **kwargs)
-
-    return again
+def nothing_to_do() -> Iterator[None]:
+    """Run the function between the two steps, and remember nothing of it."""
+    yield
 
 
 def generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
-    """As torch's, for a function that may have to be run again outside of its transforms."""
-    return _ORIGINAL(in_levels(function, list(THREAD.levels)) if THREAD.levels else function, *args, **kwargs)
+    """As torch's where the innermost level has a differentiation inside; else nothing is left out."""
+    levels = THREAD.levels
+    if levels and not (levels[-1].tracked or levels[-1].payload_graphs):
+        return nothing_to_do()
+    return _ORIGINAL(function, *args, **kwargs)
 
 
 def install() -> None:
