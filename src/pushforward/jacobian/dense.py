@@ -138,7 +138,7 @@ def jacfwd(
         blocks = []
         for m in moved:
             parts = [p.movedim(0, -1) for p in m.split([x.numel() for x in leaves])]
-            blocks.append([p.reshape(*p.shape[:-1], *x.shape) for p, x in zip(parts, leaves, strict=True)])
+            blocks.append([p.reshape((*p.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)])
         made = assembled(blocks, found, spec, argnums)
         return (made, tree.unflatten(found["aux"], found["aux_spec"])) if has_aux else made
 
@@ -236,7 +236,7 @@ def jacrev(
         sizes = [o.numel() for o in chosen]
         cut = [r.split(sizes) for r in rows]
         for j, k in enumerate(smooth):
-            by_output[k] = [c[j].reshape(*outs[k].shape, *x.shape) for c, x in zip(cut, leaves, strict=True)]
+            by_output[k] = [c[j].reshape((*outs[k].shape, *x.shape)) for c, x in zip(cut, leaves, strict=True)]
             if turned and not outs[k].is_complex():
                 by_output[k] = [b.conj() if x.is_complex() else b.real for b, x in zip(by_output[k], leaves, strict=True)]
         blocks = [

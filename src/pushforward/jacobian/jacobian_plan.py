@@ -281,7 +281,7 @@ class JacobianPlan:
                 continue
             line = [b.filled(values, values.dtype) for b in next(rows)]
             if not self.sparse_result:
-                line = [b.to_dense().reshape(*o.shape, *x.shape) for b, x in zip(line, problem.leaves, strict=True)]
+                line = [b.to_dense().reshape((*o.shape, *x.shape)) for b, x in zip(line, problem.leaves, strict=True)]
             out.append(line)
         return out
 
@@ -358,7 +358,7 @@ def cut_dense(problem: Problem, matrix: Tensor) -> list[list[Tensor]]:
             continue
         row = next(rows)
         parts = row.split(widths, 1) if len(widths) > 1 else [row]
-        out.append([p.reshape(*o.shape, *x.shape) for p, x in zip(parts, problem.leaves, strict=True)])
+        out.append([p.reshape((*o.shape, *x.shape)) for p, x in zip(parts, problem.leaves, strict=True)])
     return out
 
 
