@@ -151,3 +151,27 @@ def test_sampling_a_volume():
 
     check_subsets(f, image, grid, sizes=(2,))
     check_orders(lambda g: weighted(f(image, g)), grid)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_one_weight_for_all_lanes(name):
+    """Per-sample gradients by shared parameters, and the derivative of what is made of them."""
+    f, *shapes = CONVOLUTIONS[name]
+    x, w, b = (real(*s, seed=k) for k, s in enumerate(shapes))
+    xs = torch.stack([x, 0.5 * x, x.cos()])
+    per_sample = pf.grad(lambda p, x: weighted(f(x, *p)))
+
+    def total(p, gradients):
+        return sum((g**2).sum() for g in gradients(p))
+
+    mapped = lambda p: pf.vmap(per_sample, in_dims=(None, 0))(p, xs)
+    looped = lambda p: [torch.stack(c) for c in zip(*[per_sample(p, one) for one in xs], strict=True)]
+    for got, expected in zip(mapped((w, b)), looped((w, b)), strict=True):
+        torch.testing.assert_close(got, expected)
+    again = pf.grad(lambda p: total(p, mapped))((w, b))
+    for got, expected in zip(again, pf.grad(lambda p: total(p, looped))((w, b)), strict=True):
+        torch.testing.assert_close(got, expected)
+    leaves = [w.clone().requires_grad_(), b.clone().requires_grad_()]
+    outer = torch.autograd.grad(total(tuple(leaves), mapped), leaves)
+    for got, expected in zip(again, outer, strict=True):
+        torch.testing.assert_close(got, expected)

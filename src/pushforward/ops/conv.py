@@ -16,6 +16,81 @@ from .shared import is_shared, shared_convolution
 from .table import row
 
 Tensor = torch.Tensor
+convolution_backward = torch.ops.aten.convolution_backward.default
+
+
+def shared(weight: Tensor) -> bool:
+    """Whether a weight for each lane is one seen many times: a gradient per lane is asked of what all of them share."""
+    return type(weight) is Tensor and weight.stride(0) == 0
+
+
+def recorded(*values: Tensor) -> bool:
+    """Whether autograd records what is done with some values."""
+    return torch.is_grad_enabled() and any(v.requires_grad for v in values)
+
+
+def folded(x: Tensor, weight: Tensor, *options: Any) -> Tensor:
+    """One weight for all lanes, which are samples: `[lanes, N, …]`."""
+    stride, padding, dilation, transposed, output_padding, groups = options
+    out = torch.convolution(merged(x), weight, None, stride, padding, dilation, transposed, output_padding, groups)
+    return parted(out, x.shape[0], x.shape[1])
+
+
+class OneWeight(torch.autograd.Function):
+    """A convolution by one weight seen by all lanes, with a gradient of the weight for each lane.
+
+    The value and the gradient of the input are one convolution over all samples; only the gradients of the weight are
+    separate.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, *options: Any) -> Tensor:
+        """All lanes at once."""
+        ctx.save_for_backward(x, weight)
+        ctx.options = options
+        return folded(x, weight[0], *options)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        """By the input: the transposed convolution, of the same kind. By the weight: groups."""
+        x, weight = ctx.saved_tensors
+        by_x = by_weight = None
+        if ctx.needs_input_grad[0]:
+            by_x = OneWeight.apply(g, weight, *transposed_options(x, g, weight, *ctx.options))
+        if ctx.needs_input_grad[1]:
+            by_weight = by_groups(g, x, weight, *ctx.options, [False, True])[1]
+        return by_x, by_weight, *[None] * len(ctx.options)
+
+
+def transposed_options(x: Tensor, g: Tensor, weight: Tensor, *options: Any) -> tuple[Any, ...]:
+    """The options of the convolution that takes a cotangent of the output back to the input."""
+    stride, padding, dilation, transposed, _, groups = options
+    if transposed:
+        return stride, padding, dilation, False, [0] * len(stride), groups
+    short = [
+        n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
+        for n, m, k, s, p, d in zip(x.shape[3:], g.shape[3:], weight.shape[3:], stride, padding, dilation, strict=True)
+    ]
+    return stride, padding, dilation, True, short, groups
+
+
+def by_samples(g: Tensor, x: Tensor, weight: Tensor, *options: Any) -> Tensor:
+    """The gradient of the input, the lanes being samples."""
+    part = convolution_backward(merged(g), merged(x), weight, None, *options, [True, False, False])[0]
+    return parted(part, x.shape[0], x.shape[1])
+
+
+def by_groups(g: Tensor, x: Tensor, weight: Tensor, *options: Any) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of input and weight, the lanes being groups."""
+    size = x.shape[0]
+    *rest, groups, mask = options
+    by_x, by_weight, _ = convolution_backward(
+        merged_at(g, 1), merged_at(x, 1), merged(weight), None, *rest, groups * size, [*mask, False]
+    )
+    return (
+        parted_at(by_x, 1, size) if mask[0] else None,
+        parted(by_weight, size, weight.shape[1]) if mask[1] else None,
+    )
 
 
 @some_lanes
@@ -26,6 +101,9 @@ def batch_convolution(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
     mx, mw, mb = mapped[:3]
     size = level.size
     rest = (stride, padding, dilation, transposed, output_padding)
+    if mw and mx and shared(weight):
+        out = OneWeight.apply(x, weight, *rest, groups) if recorded(x, weight) else folded(x, weight[0], *rest, groups)
+        return with_bias(out, bias, mb)
     if not mw:
         if mx:
             out = op(merged(x), weight, None if mb else bias, *rest, groups)
@@ -54,7 +132,7 @@ def with_bias(out: Tensor, bias: Tensor | None, mapped: bool) -> Tensor:
 @some_lanes
 def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """By input: samples (groups for mapped weights). By weight: one for each lane, by groups. By bias: sums."""
-    del kwargs
+    del op, kwargs
     g, x, weight, _, stride, padding, dilation, transposed, output_padding, groups, mask = args
     size = level.size
     mg, mx, mw = mapped[:3]
@@ -63,25 +141,13 @@ def batch_convolution_backward(op: Any, level: Any, args: list[Any], mapped: Any
     front = in_front(g, mg, size)
     if mask[2]:
         by_bias = front.sum([1, *range(3, front.dim())])
+    x, weight_lanes = in_front(x, mx, size), in_front(weight, mw, size)
     if mask[0] and not mw:
-        n = front.shape[1]
-        like = in_front(x, mx, size)
-        by_x = parted(op(merged(front), merged(like), weight, None, *rest, groups, [True, False, False])[0], size, n)
-        mask = [False, mask[1], False]
-    if mask[0] or mask[1]:
-        grouped = op(
-            merged_at(front, 1),
-            merged_at(in_front(x, mx, size), 1),
-            merged(in_front(weight, mw, size)),
-            None,
-            *rest,
-            groups * size,
-            [mask[0], mask[1], False],
-        )
-        if mask[0]:
-            by_x = parted_at(grouped[0], 1, size)
-        if mask[1]:
-            by_weight = parted(grouped[1], size, weight.shape[1 if mw else 0])
+        by_x = by_samples(front, x, weight, *rest, groups)
+    mask = [mask[0] and mw, mask[1]]
+    if any(mask):
+        grouped_x, by_weight = by_groups(front, x, weight_lanes, *rest, groups, mask)
+        by_x = grouped_x if mask[0] else by_x
     return by_x, by_weight, by_bias
 
 
