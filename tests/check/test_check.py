@@ -133,7 +133,7 @@ def test_report_reads_like_a_page():
 
 def test_assert_derivatives():
     assert assert_derivatives(torch.tanh, real(3), order=2).ok
-    with pytest.raises(AssertionError, match="pow"):
+    with pytest.raises(AssertionError, match=r"pow|detach"):
         assert_derivatives(lambda x: Cube.apply(x), real(3), order=2)
 
 

@@ -106,7 +106,8 @@ def causes(evidence: Evidence) -> list[Finding]:
     if "forward" in left:
         place = first_forward(subject, direction, referee.step, evidence.origin)
         if place is not None:
-            findings.append(hidden_finding(place, tuple(sorted(modes))))
+            if all(f.source != place.source for f in findings):
+                findings.append(hidden_finding(place, tuple(sorted(modes))))
             return findings + failures(evidence, findings)
     if "reverse" in left:
         with contextlib.suppress(RuntimeError):
@@ -164,8 +165,8 @@ def lost_finding(e: Any, modes: tuple[str, ...]) -> Finding:
         )
     elif e.kind == "stop":
         text = (
-            f"`{e.name}` at {e.source} stops the derivative, but the output depends on its value: both modes leave "
-            "that part out."
+            f"`{e.name}` at {e.source} stops the derivative, but the output depends on its value: that part "
+            "is left out."
         )
     else:
         text = (

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.torch_private import NoFunction
 from ..forward.level import Dual
 from ..ops.table import entry
-from .decisions import moving_kind
-from .observe import Call, Observer, innermost_jvp, modes_off, tensors
+from .decisions import exact, moving_kind
+from .observe import Call, Observer, innermost_jvp, tensors
 from .subject import Subject, moved, real_vector
 
 Tensor = torch.Tensor
 BUDGET = 256 * 2**20  # bytes of intermediate values kept at a time
 CHUNKS = 6
+MOST = 45  # evaluations after which no further chunk is begun
 WEIGHED = 1e-5  # relative difference of a node's inner products that counts
 Key = tuple[str, str, int]
 
@@ -59,6 +59,22 @@ class Keyed(Observer):
         return max(self.skip + 1, self.skip + (self.reached - self.skip) // 2)
 
 
+class Marks(Keyed):
+    """Fingerprints of operators' results: a key means the same operator in two runs where these are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: dict[Key, int] = {}
+
+    def operator(self, call: Call) -> Any:
+        """Run and mark."""
+        key = self.key(call)
+        out = call.run()
+        with self.aside():
+            self.marks[key] = exact([o for o in tensors(out) if moving_kind(o)])
+        return out
+
+
 class Values(Keyed):
     """Keeps the results of operators."""
 
@@ -72,7 +88,8 @@ class Values(Keyed):
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
         if results and self.wants(sum(o.numel() * 8 for o in results)):
-            self.found[key] = [real_vector(o).clone() for o in results]
+            with self.aside():
+                self.found[key] = [real_vector(o).clone() for o in results]
         return out
 
 
@@ -82,6 +99,7 @@ class Tangents(Keyed):
     def __init__(self, skip: int = 0) -> None:
         super().__init__(skip)
         self.found: dict[Key, list[Tensor]] = {}
+        self.marks: dict[Key, int] = {}
 
     def operator(self, call: Call) -> Any:
         """Run and keep."""
@@ -89,14 +107,15 @@ class Tangents(Keyed):
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
         if results and self.wants(sum(o.numel() * 8 for o in results)):
-            with modes_off(), NoFunction():
-                self.found[key] = [tangent_of(o).clone() for o in results]
+            level = innermost_jvp()
+            with self.aside():
+                self.found[key] = [tangent_of(o, level).clone() for o in results]
+                self.marks[key] = exact([o._primal if type(o) is Dual else o for o in results])
         return out
 
 
-def tangent_of(o: Tensor) -> Tensor:
-    """The tangent of a dual number of the innermost `jvp`, zeros for anything else."""
-    level = innermost_jvp()
+def tangent_of(o: Tensor, level: Any) -> Tensor:
+    """The tangent of a dual number of `level`, zeros for anything else."""
     if type(o) is Dual and o._level is level:
         return torch.zeros_like(o._primal) if o._tangent is None else o._tangent.detach()
     return torch.zeros(o.shape, dtype=o.dtype)
@@ -116,14 +135,19 @@ class Place:
 def first_forward(subject: Subject, direction: list[Tensor], step: float, origin: list[Tensor] | None) -> Place | None:
     """The first operator whose tangent is not the derivative of its value along the direction."""
     point = subject.point if origin is None else origin
-    skip = 0
+    skip, at = 0, Marks()
+    subject.values(point, at)
     for _ in range(CHUNKS):
+        if subject.calls > MOST:
+            break
         below, above, pushed = Values(skip), Values(skip), Tangents(skip)
         subject.values(moved(point, direction, -step), below)
         subject.values(moved(point, direction, step), above)
         subject.push(direction, pushed, point)
         for key in pushed.order:
             if key not in pushed.found or key not in above.found or key not in below.found:
+                continue
+            if at.marks.get(key) != pushed.marks[key]:
                 continue
             for t, a, b in zip(pushed.found[key], above.found[key], below.found[key], strict=False):
                 t = real_vector(t)
@@ -144,8 +168,15 @@ def first_forward(subject: Subject, direction: list[Tensor], step: float, origin
 class Graph(Keyed):
     """The nodes of autograd's graph by operator, and hooks that weigh what passes through them."""
 
-    def __init__(self, tangents: dict[Key, list[Slope]], direction: list[Tensor], cotangents: list[Tensor]) -> None:
+    def __init__(
+        self,
+        tangents: dict[Key, list[Slope]],
+        marks: dict[Key, int],
+        direction: list[Tensor],
+        cotangents: list[Tensor],
+    ) -> None:
         super().__init__()
+        self.marks = marks
         self.tangents, self.direction, self.cotangents = tangents, direction, cotangents
         self.pending: tuple[Key, list[Tensor], Call] | None = None
         self.nodes: dict[Any, dict[int, Slope]] = {}
@@ -163,6 +194,9 @@ class Graph(Keyed):
         key = self.key(call)
         out = call.run()
         results = [o for o in tensors(out) if moving_kind(o)]
+        with self.aside():
+            if exact(results) != self.marks.get(key):
+                self.tangents.pop(key, None)
         self.pending = (key, results, call)
         place = len(self.order)
         storages = {
@@ -293,8 +327,11 @@ def first_reverse(
 ) -> Place | None:
     """The first node, in the order of the backward pass, that does not pass on what it should."""
     point = subject.point if origin is None else origin
-    skip = 0
+    skip, at = 0, Marks()
+    subject.values(point, at)
     for _ in range(CHUNKS):
+        if subject.calls > MOST:
+            break
         below, above = Values(skip), Values(skip)
         subject.values(moved(point, direction, -step), below)
         subject.values(moved(point, direction, step), above)
@@ -303,7 +340,7 @@ def first_reverse(
             for key, found in above.found.items()
             if key in below.found
         }
-        graph = Graph(tangents, direction, cotangents)
+        graph = Graph(tangents, at.marks, direction, cotangents)
         subject.pull(cotangents, graph, point)
         if graph.bad:
             return described(graph, *graph.bad[0])

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import TransformError
 from ..core.source import is_library_file, source_line
-from ..core.torch_private import NoFunction, TorchDispatchMode, graph_task_id
+from ..core.torch_private import NoFunction, TorchDispatchMode, current_node, graph_task_id
 from .observe import tensors
 
 Tensor = torch.Tensor
@@ -185,7 +185,7 @@ def whose(name: str, args: Any) -> tuple[str, str | None, str]:
     """Whether an operator computes a value, tangent or cotangent; of which operator; and the user's line."""
     line = source_line()
     if graph_task_id() != -1:
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_node()
         if node is None:
             return "cotangent", None, line
         own = user_backward()

@@ -21,11 +21,21 @@ from torch.utils.checkpoint import CheckpointFunction
 from .. import functions
 from ..core.level import THREAD
 from ..core.source import is_library_file
-from ..core.torch_private import TorchDispatchMode, graph_task_id, mode_count, pop_mode, push_mode
+from ..core.torch_private import (
+    ForceKeys,
+    NoFunction,
+    TorchDispatchMode,
+    excluded_keys,
+    graph_task_id,
+    included_keys,
+    mode_count,
+    pop_mode,
+    push_mode,
+)
 from ..forward.level import DualLevel
 
 Tensor = torch.Tensor
-_BASE: Any = torch.autograd.function._SingleLevelFunction
+_BASE: Any = functions._BASE
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CONSTRUCTORS = os.path.join("core", "constructors.py")
 
@@ -106,6 +116,7 @@ class Observer:
     def __init__(self) -> None:
         self.paused = 0
         self.thread = threading.get_ident()
+        self.keys = excluded_keys()
 
     def operator(self, call: Call) -> Any:
         """An operator, or a whole call of a `torch.autograd.Function` (`call.kind`: "operator" or "function")."""
@@ -128,6 +139,13 @@ class Observer:
             self.paused -= 1
 
     @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """For the observer's own arithmetic: no mode, nothing recorded, dispatch keys as outside of any handler."""
+        # In a handler lazy conjugation, for one, would not be resolved. The keys are read once the modes are off.
+        with self.pause(), modes_off(), NoFunction(), ForceKeys(included_keys(), self.keys), torch.no_grad():
+            yield
+
+    @contextlib.contextmanager
     def resume(self) -> Iterator[None]:
         """See again, inside of a pause."""
         before, self.paused = self.paused, 0
@@ -139,6 +157,7 @@ class Observer:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Observe what runs inside."""
+        self.keys = excluded_keys()
         with whole_functions(self), _Api(self), _Operators(self):
             yield
 

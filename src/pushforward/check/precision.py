@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
-from ..core.torch_private import NoFunction
 from ..forward.level import Dual
 from .decisions import moving_kind
 from .differences import base_step, central, evaluate
 from .graph import Keyed, tangent_of
 from .kinks import kinks
-from .observe import Call, modes_off, tensors
+from .observe import Call, innermost_jvp, tensors
 from .report import Finding, Row
 from .subject import Subject, inner, real_vector
 from .survey import Survey
@@ -39,9 +38,13 @@ class Pairs(Keyed):
         results = [o for o in tensors(out) if moving_kind(o)]
         if results and self.wants(sum(o.numel() * 16 for o in results)):
             self.inputs[key] = [u for u in used if u is not None]
-            with modes_off(), NoFunction():
+            level = innermost_jvp()
+            with self.aside():
                 self.found[key] = [
-                    (real_vector(o._primal if type(o) is Dual else o).clone(), real_vector(tangent_of(o)).clone())
+                    (
+                        real_vector(o._primal if type(o) is Dual else o).clone(),
+                        real_vector(tangent_of(o, level)).clone(),
+                    )
                     for o in results
                 ]
             for o in results:

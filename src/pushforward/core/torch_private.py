@@ -54,6 +54,9 @@ excluded_keys = _C._dispatch_tls_local_exclude_set
 # Tells the user's `no_grad` from the engine's own: inside a backward pass the id is not -1.
 graph_task_id = _C._current_graph_task_id
 
+# Names the node whose backward is running, for the errors of `debug_nans`.
+current_node = _C._current_autograd_node
+
 # A dispatch handler runs with the keys above Python excluded, also those that resolve lazy conjugation: `x.conj() * y` would be x y.
 CONJUGATE_KEY = _C.DispatchKey.Conjugate
 NEGATIVE_KEY = _C.DispatchKey.Negative
@@ -114,6 +117,7 @@ __all__ = [
     "TorchDispatchMode",
     "custom_operators",
     "autocast_on",
+    "current_node",
     "excluded_keys",
     "fake_tensor_mode",
     "graph_task_id",
