@@ -81,6 +81,10 @@ def test_transforms_agree_with_the_loop(program, seed, count):
 
 
 COUNTEREXAMPLES = [
+    # A list made before lanes left, read after it; a variable of `grad` made from a value of fewer lanes.
+    ((("assign", 0, ("picked", ("masked", ("variable", 0)), ("inner_grad", ("variable", 1))), 0),), 0, 5),
+    # A view multiplied in place while autograd records, its base written afterwards.
+    ((("view", 0, ("variable", 0), 0),), 0, 1),
 ]
 
 

@@ -15,18 +15,16 @@ _DATA = ("out of bounds", "out of range", "ZeroDivision", "index", "singular", "
 _TRIED = 64  # so many lanes failing in the same way are taken for all of them
 
 
-def go_on_without_failing(level: Any, e: Any, error: Exception, args: Any, kwargs: Any) -> None:
-    """Let the lanes in which an operator fails split off; raise the error where all fail, or where the failing ones are more."""
+def go_on_without_failing(level: Any, e: Any, error: Exception, args: Any, kwargs: Any) -> bool:
+    """Let the lanes in which an operator fails split off; False where all fail, or where those that fail are more and go on."""
     failing = failing_lanes(level, e, error, args, kwargs)
     if failing is None:
-        raise error
+        return False
     with plainly():
         groups = [torch.tensor([k for k, f in enumerate(failing) if f is which]) for which in (False, True)]
     root = level.root()
     root.asked += 1
-    lane = level.split(groups)
-    if failing[lane]:
-        raise error
+    return not failing[level.split(groups)]
 
 
 def failing_lanes(level: Any, e: Any, error: Exception, args: Any, kwargs: Any) -> list[bool] | None:

@@ -98,7 +98,8 @@ def of_images(spatial: int) -> Short:
         if p.dim() == spatial + 2:
             out = called(level, func, p, args[1:], kwargs)
         elif p.dim() == spatial + 3:
-            out = called(level, func, p.flatten(0, 1), args[1:], kwargs)
+            flat = direct(Tensor.flatten, p, 0, 1, held=level.held)  # a copy, where the lanes are not in front in memory
+            out = called(level, func, flat, args[1:], kwargs)
             out = out.unflatten(0, p.shape[:2]) if type(out) is Tensor else out
         else:
             return None
@@ -123,7 +124,7 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if args[1]._level is not level or args[2]._level is not level:
         return None
     if payloads[0].dim() == 5:
-        q, k, v = (p.flatten(0, 1) for p in payloads)
+        q, k, v = (direct(Tensor.flatten, p, 0, 1, held=level.held) for p in payloads)
         out = called(level, func, q, (k, v, *rest), kwargs).unflatten(0, payloads[0].shape[:2])
     else:
         out = called(level, func, payloads[0], (*payloads[1:], *rest), kwargs)

@@ -125,7 +125,9 @@ class BatchLevel(Level, Lanes):
                 return self.handle(e, func, args, kwargs or {})
         except (RuntimeError, IndexError) as error:
             with NoFunction():
-                go_on_without_failing(self, e, error, args, kwargs or {})
+                some_go_on = go_on_without_failing(self, e, error, args, kwargs or {})
+            if not some_go_on:
+                raise
         return self.newest().__torch_dispatch__(func, types, args, kwargs)
 
     def pointwise(self, call: Any, args: tuple[Any, ...]) -> Any:

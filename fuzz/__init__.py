@@ -1,0 +1,1 @@
+"""Long runs of random programs against the loop: `./run fuzz`."""
