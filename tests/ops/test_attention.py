@@ -64,10 +64,10 @@ def test_tangents(name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_orders(name):
-    options = OPTIONS[name]
+    options, factors = OPTIONS[name], real(2, 1, 7, 4, seed=4)
 
     def f(x):
-        q, k, v = (x * 0.7)[:, :, :5], x.cos(), x * real(2, 1, 7, 4, seed=4)
+        q, k, v = (x * 0.7)[:, :, :5], x.cos(), x * factors
         return weighted(fused(q, k, v, **options))
 
     check_orders(f, real(2, 1, 7, 4))
@@ -109,6 +109,21 @@ def test_heads_that_share_keys():
     f = lambda k: weighted(fused(q, k, V, enable_gqa=True))
     g = lambda k: weighted(unfused(q, k.repeat_interleave(2, 1), repeated[1]))
     torch.testing.assert_close(pf.jvp(pf.grad(f), (K,), (K,)), pf.jvp(pf.grad(g), (K,), (K,)))
+
+
+def test_gradient_by_a_mask_in_lanes():
+    mask = real(3, 2, 1, 5, 7, seed=5)
+
+    def loss(function, m):
+        return weighted(function(Q, K, V, attn_mask=m))
+
+    got = pf.vmap(pf.grad(lambda m: loss(fused, m)))(mask)
+    torch.testing.assert_close(got, torch.stack([pf.grad(lambda m: loss(unfused, m))(m) for m in mask]))
+    bias = real(2, 1, 5, 7).requires_grad_()  # captured: its graph is recorded below the lanes
+    pf.vmap(lambda x: loss(fused, bias * x.mean()))(real(3, 4)).sum().backward()
+    by_loop = bias.detach().requires_grad_()
+    sum(loss(unfused, by_loop * x.mean()) for x in real(3, 4)).backward()
+    torch.testing.assert_close(bias.grad, by_loop.grad)
 
 
 def test_dropout_with_a_fixed_mask():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import pushforward as pf
 
@@ -115,3 +116,57 @@ def test_nansum_ignores_the_tangent_of_nan():
     t = torch.tensor([1.0, torch.nan, 3.0], dtype=D)
     assert pf.jvp(lambda x: x.nansum(), (x,), (t,))[1] == 4
     assert pf.jvp(lambda x: x.nanmean(), (x,), (t,))[1] == 2
+
+
+POINTS = torch.tensor([-20.0, -6.0, -3.0, -2.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 6.0, 20.0], dtype=D)
+ACTIVATIONS = [
+    F.celu,
+    F.elu,
+    F.gelu,
+    F.hardshrink,
+    F.hardswish,
+    F.hardtanh,
+    F.leaky_relu,
+    F.logsigmoid,
+    F.mish,
+    F.relu,
+    F.relu6,
+    F.selu,
+    F.silu,
+    F.softplus,
+    F.softshrink,
+    F.softsign,
+    F.tanhshrink,
+    torch.abs,
+    torch.ceil,
+    torch.erf,
+    torch.expm1,
+    torch.floor,
+    torch.frac,
+    torch.lgamma,
+    torch.log,
+    torch.log1p,
+    torch.reciprocal,
+    torch.round,
+    torch.rsqrt,
+    torch.sgn,
+    torch.sign,
+    torch.sinc,
+    torch.sqrt,
+    torch.square,
+    torch.trunc,
+]
+
+
+@pytest.mark.parametrize("f", ACTIVATIONS, ids=lambda f: f.__name__)
+def test_factors_are_those_of_reverse_mode_to_the_last_digits(f):
+    tangent = pf.jvp(f, (POINTS,), (torch.ones_like(POINTS),))[1]
+    x = POINTS.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(f(x).sum(), x)
+    torch.testing.assert_close(tangent, expected, rtol=1e-13, atol=1e-300, equal_nan=True)
+
+
+def test_angle_of_the_origin():
+    zero, one = torch.zeros((), dtype=D), torch.ones((), dtype=D)
+    assert pf.jvp(torch.atan2, (zero, zero), (one, one))[1] == 0
+    assert pf.grad(torch.atan2, (0, 1))(zero, zero) == (zero, zero)

@@ -63,7 +63,7 @@ reverse_of(
     "gelu_backward", lambda x, approximate="none": gelu_factor(x, approximate), gelu_second, batch=spread_over_lanes
 )
 reverse_of("hardtanh_backward", lambda x, low, high: ((x > low) & (x < high)).to(x.dtype))
-reverse_of("leaky_relu_backward", lambda x, slope, is_result: torch.where(x > 0, 1, slope).to(x.dtype))
+reverse_of("leaky_relu_backward", lambda x, slope, is_result: torch.where(x > 0, torch.ones_like(x), slope))
 reverse_of("softplus_backward", softplus_factor, softplus_second)
 reverse_of("hardsigmoid_backward", lambda x: ((x > -3) & (x < 3)).to(x.dtype) / 6)
 reverse_of("hardswish_backward", hardswish_factor, lambda x: ((x > -3) & (x < 3)).to(x.dtype) / 3)

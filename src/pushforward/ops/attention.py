@@ -20,6 +20,7 @@ from .table import row
 
 Tensor = torch.Tensor
 BLOCK = 256
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 @some_lanes
@@ -34,6 +35,13 @@ def batch_attention(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: d
             **kwargs,
             "attn_mask": merged_mask(mask, "attn_mask" in getattr(mapped, "keywords", ()), size, n, heads),
         }
+        if kwargs["attn_mask"].requires_grad and torch.is_grad_enabled() and op is FORWARD:
+            # Torch chose the kernel by the value; the kernel does not differentiate by a mask, its formula does.
+            q, k, v = (merged(x) for x in moved[:3])
+            scale = kwargs.get("scale")
+            k, v = for_heads(k, q), for_heads(v, q)
+            out, lse, _, _ = online(q, k, v, option(moved, 4, False), kwargs["attn_mask"], scale, (None,) * 4)
+            return parted(as_kernel(out), size, n), parted(lse, size, n)
     out = op(*(merged(a) if isinstance(a, Tensor) else a for a in moved), **kwargs)
     return tuple(parted(o, size, n) for o in out)
 

@@ -1,7 +1,7 @@
 """Element-wise operators: out[i] = f(x[i], …), so the tangent is the sum of factor · tangent over the arguments.
 
-A derivative is `lambda out, *args: factor` for the argument at its place. Where f is not differentiable the factor is the one
-of torch's reverse mode, so that both modes agree (relu' (0) = 0, abs' (0) = 0, the clamp passes at its bounds).
+A derivative is `lambda out, *args: factor` for the argument at its place. Where f is not differentiable the factor is
+the one of torch's reverse mode, so that both modes agree (relu' (0) = 0, abs' (0) = 0, the clamp passes at its bounds).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import torch
 
 from .kinds import Constant, Elementwise, ElementwiseBilinear, ElementwiseLinear
 from .table import row
-
 
 aten = torch.ops.aten
 
@@ -66,15 +65,15 @@ unary("frac", lambda out, x: 1)
 unary("nan_to_num", lambda out, x, *a, **k: x.isfinite().to(out.dtype))
 unary("logit", lambda out, x, eps=None: logit_factor(x, eps))
 unary("sinc", lambda out, x: sinc_factor(x))
-unary("silu", lambda out, x: silu_factor(x), lambda t, out, x: aten.silu_backward(t, x))
+unary("silu", lambda out, x: silu_factor(x))  # its backward kernel has no derivative of its own
 unary("mish", lambda out, x: mish_factor(x))
 unary("softplus", lambda out, x, beta=1, threshold=20: torch.where(x * beta > threshold, 1, torch.sigmoid(x * beta)))
 unary("elu", lambda out, x, alpha=1, scale=1, input_scale=1: elu_factor(x, alpha, scale, input_scale))
 unary("celu", lambda out, x, alpha=1.0: elu_factor(x, alpha, 1, 1 / alpha))
-unary("leaky_relu", lambda out, x, slope=0.01: torch.where(x > 0, 1, slope).to(out.dtype))
+unary("leaky_relu", lambda out, x, slope=0.01: torch.where(x > 0, torch.ones_like(x), slope))
 unary("hardtanh", lambda out, x, low=-1, high=1: ((x > low) & (x < high)).to(out.dtype))
 unary("hardsigmoid", lambda out, x: ((x > -3) & (x < 3)).to(out.dtype) / 6)
-unary("hardswish", lambda out, x: torch.where(x < -3, 0, torch.where(x <= 3, x / 3 + 0.5, 1)).to(out.dtype))
+unary("hardswish", lambda out, x: torch.where(x <= -3, 0, torch.where(x < 3, x / 3 + 0.5, 1)).to(out.dtype))
 unary("hardshrink", lambda out, x, lambd=0.5: ((x > lambd) | (x < -lambd)).to(out.dtype))
 unary("softshrink", lambda out, x, lambd=0.5: ((x > lambd) | (x < -lambd)).to(out.dtype))
 unary("threshold", lambda out, x, threshold, value: (x > threshold).to(out.dtype))
@@ -150,7 +149,7 @@ row(
     "pow",
     Elementwise((lambda out, x, p: pow_base(x, p), lambda out, x, p: pow_exponent(out, x, p))),
 )
-row("atan2", Elementwise((lambda out, y, x: x / (x * x + y * y), lambda out, y, x: -y / (x * x + y * y))))
+row("atan2", Elementwise((lambda out, y, x: x * inverse_square(x, y), lambda out, y, x: -y * inverse_square(x, y))))
 row(
     "hypot",
     Elementwise((lambda out, x, y: x / out, lambda out, x, y: y / out)),
@@ -158,7 +157,11 @@ row(
 row(
     "addcmul",
     Elementwise(
-        (lambda out, x, a, b, value=1: 1, lambda out, x, a, b, value=1: b * value, lambda out, x, a, b, value=1: a * value)
+        (
+            lambda out, x, a, b, value=1: 1,
+            lambda out, x, a, b, value=1: b * value,
+            lambda out, x, a, b, value=1: a * value,
+        )
     ),
 )
 row(
@@ -178,6 +181,12 @@ row(
     ),
 )
 row("logaddexp", Elementwise((lambda out, x, y: torch.sigmoid(x - y), lambda out, x, y: torch.sigmoid(y - x))))
+
+
+def inverse_square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """1 / (x² + y²), and 0 at the origin."""
+    square = x * x + y * y
+    return torch.where(square == 0, 0, torch.where(square == 0, 1, square).reciprocal())
 
 
 def pow_base(x: torch.Tensor, p: object) -> object:
@@ -204,8 +213,15 @@ row(
     "__and__ __or__ __xor__ __lshift__ __rshift__ floor_divide gcd lcm isreal",
     Elementwise(()),
 )
-row("div.Tensor_mode div.Scalar_mode", Elementwise((lambda out, x, y, rounding_mode=None: mode_factor(x, y, rounding_mode, 0),
-                                                    lambda out, x, y, rounding_mode=None: mode_factor(x, y, rounding_mode, 1))))
+row(
+    "div.Tensor_mode div.Scalar_mode",
+    Elementwise(
+        (
+            lambda out, x, y, rounding_mode=None: mode_factor(x, y, rounding_mode, 0),
+            lambda out, x, y, rounding_mode=None: mode_factor(x, y, rounding_mode, 1),
+        )
+    ),
+)
 
 
 def mode_factor(x: object, y: object, mode: str | None, which: int) -> object:
