@@ -3,7 +3,8 @@
     ./run fuzz                          2,000 programs
     ./run fuzz --programs 500 --seed 3  fewer, others
 
-Programs that differ are printed, the shortest of each kind, to be added to `COUNTEREXAMPLES` in `tests/batch/test_programs.py`.
+Programs that differ are printed, the shortest of each kind, to be added to `COUNTEREXAMPLES` in
+`tests/batch/test_programs.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def search(count: int, first_seed: int, depth: int) -> tuple[int, dict[Any, Any]
         tried += 1
         try:
             compare(program, data, lanes)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is reported)
+        except Exception as error:
             key = type(error).__name__, str(error)[:60]
             if key not in found or len(repr(found[key][0])) > len(repr(program)):
                 found[key] = (program, data, lanes)
@@ -49,7 +50,9 @@ def search(count: int, first_seed: int, depth: int) -> tuple[int, dict[Any, Any]
 
 def main() -> int:
     """Run, report, and say by the exit status whether anything differed."""
-    parser = argparse.ArgumentParser(prog="./run fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="./run fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--programs", type=int, default=2000, help="how many programs (default 2000)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="where to begin (default: the time)")
     parser.add_argument("--depth", type=int, default=4, help="how deeply statements are nested (default 4, at most 6)")

@@ -1,7 +1,7 @@
 """Random programs: arithmetic, branches, loops, writes, masks and nested calls over vectors of three numbers.
 
-A program is a tree of tuples; `Runner` runs it on tensors. The nested calls of a program are given from outside: ours, or what a plain loop
-and `torch.autograd` do, so that one tree is both the function under test and its reference.
+A program is a tree of tuples; `Runner` runs it on tensors. The nested calls of a program are given from outside:
+ours, or what a plain loop and `torch.autograd` do, so that one tree is both the function under test and its reference.
 """
 
 from __future__ import annotations
@@ -44,9 +44,25 @@ BINARY = {
 
 @st.composite
 def expressions(draw: Any, depth: int) -> Any:
-    kinds = ["variable", "input"] if depth <= 0 else [
-        "variable", "input", "unary", "unary", "binary", "binary", "masked", "read", "inner_map", "inner_grad", "inner_push", "picked", "gathered"
-    ]
+    kinds = (
+        ["variable", "input"]
+        if depth <= 0
+        else [
+            "variable",
+            "input",
+            "unary",
+            "unary",
+            "binary",
+            "binary",
+            "masked",
+            "read",
+            "inner_map",
+            "inner_grad",
+            "inner_push",
+            "picked",
+            "gathered",
+        ]
+    )
     kind = draw(st.sampled_from(kinds))
     below = expressions(depth - 1)
     if kind in ("variable", "input"):

@@ -44,7 +44,13 @@ def test_a_mapped_value_says_what_it_is(x, capsys):
 def test_a_dual_number_says_what_it_is(x):
     seen = []
     pf.jvp(lambda r: seen.append((repr(r), f"{r[0]:.1f}")) or r, (x[0],), (x[1],), strict=True)
-    assert seen == [("<dual: primal tensor([0., 1., 2.], dtype=torch.float64), tangent tensor([3., 4., 5.], dtype=torch.float64)>", "0.0")]
+    assert seen == [
+        (
+            "<dual: primal tensor([0., 1., 2.], dtype=torch.float64), tangent tensor([3., 4., 5.], "
+            "dtype=torch.float64)>",
+            "0.0",
+        )
+    ]
     pf.vmap(lambda r: pf.jvp(lambda z: seen.append((repr(z), f"{z[1]:.0f}")) or z, (r,), (r,))[1])(x)
     assert seen[1][0].startswith("<dual: primal <2 lanes of float64[3]")
     assert seen[1][1] == "[1, 4]"

@@ -1,4 +1,4 @@
-"""Lanes that disagree: Python control flow on mapped values equals the loop, under every transform, in as many runs as there are paths."""
+"""Lanes that disagree: control flow equals the loop, under every transform, in as many runs as there are paths."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_inner_question_splits_the_outer_level(name, x):
     torch.testing.assert_close(pf.vmap(pf.vmap(f))(y), torch.stack([torch.stack([f(r) for r in part]) for part in y]))
 
 
-# -- how many runs ----------------------------------------------------------------------------------------------------
+# -- how many runs ---------------------------------------------------------------------------------
 
 
 def counted(f):
@@ -243,7 +243,7 @@ def test_a_way_for_each_lane_is_said_once():
         pf.vmap(f)(x)
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def test_an_error_names_its_lanes():
@@ -286,7 +286,7 @@ def test_different_structures_are_refused():
         pf.vmap(lambda r: (r, r) if r > 0 else r)(torch.tensor([1.0, -1.0]))
 
 
-# -- what a further run repeats -----------------------------------------------------------------------------------------
+# -- what a further run repeats --------------------------------------------------------------------
 
 
 def test_warnings_are_given_once(x):

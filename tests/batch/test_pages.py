@@ -18,6 +18,8 @@ def test_examples(page):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The PyTorch API of nested tensors", UserWarning)
-        failed, tried = doctest.testfile(str(DOCS / f"{page}.md"), module_relative=False, optionflags=FLAGS, verbose=False)
+        failed, tried = doctest.testfile(
+            str(DOCS / f"{page}.md"), module_relative=False, optionflags=FLAGS, verbose=False
+        )
     assert tried > 5
     assert failed == 0

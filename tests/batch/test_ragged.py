@@ -104,7 +104,7 @@ def test_a_ragged_batch_as_other_things():
 def test_what_is_no_ragged_batch():
     with pytest.raises(pf.ArgumentError, match="element 1 is a int"):
         pf.ragged([torch.ones(2), 3])
-    with pytest.raises(pf.ArgumentError, match="element 1 has dtype torch.float64"):
+    with pytest.raises(pf.ArgumentError, match=r"element 1 has dtype torch\.float64"):
         pf.ragged([torch.ones(2), torch.ones(2, dtype=D)])
     with pytest.raises(pf.ArgumentError, match=r"element 1 has shape \[2, 2\].*ranks must agree"):
         pf.ragged([torch.ones(2), torch.ones(2, 2)])
@@ -158,7 +158,9 @@ def test_padding_with_a_mask():
     assert report.paddings[0].total == 6 * 7 * 3
     assert report.paddings[0].waste == pytest.approx(1 - 22 / 42)
     assert "48% of 126 elements hold no data" in str(report)
-    torch.testing.assert_close(pf.vmap(lambda r: r.sum(0), ragged="pad")(pf.ragged(data)), torch.stack([r.sum(0) for r in data]))
+    torch.testing.assert_close(
+        pf.vmap(lambda r: r.sum(0), ragged="pad")(pf.ragged(data)), torch.stack([r.sum(0) for r in data])
+    )
     two = pf.vmap(lambda a, b, mask: (a * mask[0]).sum() + (b * mask[1]).sum(), ragged="pad")
     other = rows(SIZES[::-1])
     want = torch.stack([a.sum() + b.sum() for a, b in zip(data, other, strict=True)])

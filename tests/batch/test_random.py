@@ -38,7 +38,9 @@ DRAWS = {
     "alpha_dropout": lambda x: F.alpha_dropout(x.repeat(20), training=True),
     "rrelu": lambda x: F.rrelu(-x, training=True),
     "gumbel_softmax": lambda x: F.gumbel_softmax(x),
-    "attention with dropout": lambda x: F.scaled_dot_product_attention(*[x.repeat(20).reshape(1, 20, 3)] * 3, dropout_p=0.5),
+    "attention with dropout": lambda x: F.scaled_dot_product_attention(
+        *[x.repeat(20).reshape(1, 20, 3)] * 3, dropout_p=0.5
+    ),
 }
 
 
@@ -122,7 +124,7 @@ def prefix(r):
 
 @pytest.mark.parametrize("mode", ["same", "different"])
 def test_runs_repeat_their_draws(mode):
-    """What a lane drew before the lanes disagreed is what it drew when its turn came, and independent of who ran with it."""
+    """What a lane drew before the lanes disagreed is what it draws when its turn comes, whoever runs with it."""
 
     def split(r):
         drawn = torch.stack(prefix(r))

@@ -1,4 +1,4 @@
-"""State and other machinery inside of transforms: buffers, hooks, checkpoints, custom operators, autograd of the user's own, threads."""
+"""State and machinery inside of transforms: buffers, hooks, checkpoints, custom operators, autograd, threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_gradient(f, x):
     return torch.stack(out)
 
 
-# -- writes into what was captured -------------------------------------------------------------------------------------
+# -- writes into what was captured -----------------------------------------------------------------
 
 
 def test_the_error_names_the_captured_tensor(x):
@@ -45,7 +45,9 @@ def test_the_error_names_the_captured_tensor(x):
         return r
 
     for call in (lambda: pf.vmap(write_part)(x), lambda: pf.jvp(write_part, (x[0],), (x[0],))):
-        with pytest.raises(pf.CapturedWriteError, match=r"test_state.py:\d+ writes .* `total` \(a tensor of shape \[3\]\).*inside"):
+        with pytest.raises(
+            pf.CapturedWriteError, match=r"test_state.py:\d+ writes .* `total` \(a tensor of shape \[3\]\).*inside"
+        ):
             call()
 
     class Counter:
@@ -74,7 +76,7 @@ def test_unmapped_values_are_written_once(x):
     assert int(calls) == 1
 
 
-# -- normalisation ----------------------------------------------------------------------------------------------------
+# -- normalisation ---------------------------------------------------------------------------------
 
 
 def test_statistics_are_updated_once_from_the_primals(x):
@@ -95,7 +97,9 @@ def test_statistics_are_updated_once_from_the_primals(x):
 def test_lanes_do_not_share_statistics(x):
     net = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(4))))
     f = lambda r: net(r.expand(5, 3) * torch.arange(5.0, dtype=D)[:, None])
-    with pytest.raises(pf.CapturedWriteError, match=r"`1.0` \(BatchNorm1d\) of Sequential .*frozen_statistics.*GroupNorm"):
+    with pytest.raises(
+        pf.CapturedWriteError, match=r"`1.0` \(BatchNorm1d\) of Sequential .*frozen_statistics.*GroupNorm"
+    ):
         pf.vmap(f)(x)
     before = {k: b.clone() for k, b in net.named_buffers()}
     before["1.0.num_batches_tracked"] = net[1][0].num_batches_tracked.clone()
@@ -195,7 +199,7 @@ def test_saved_tensor_hooks(x):
     torch.testing.assert_close(pf.jvp(f, (x[0],), (x[1],))[1], want[0] @ x[1])
 
 
-# -- autograd of the user's own -----------------------------------------------------------------------------------------
+# -- autograd of the user's own --------------------------------------------------------------------
 
 
 def by_backward(r):
@@ -226,7 +230,7 @@ def test_autograd_inside(f, x):
     torch.testing.assert_close(pf.jvp(f, (x[0],), (x[1],))[0].detach(), want[0])
 
 
-# -- custom operators ---------------------------------------------------------------------------------------------------
+# -- custom operators ------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("pushforward_tests::triple", mutates_args=())
@@ -272,7 +276,9 @@ def test_a_registered_vmap_is_honoured(x):
         seen.append((info.batch_size, info.randomness, in_dims))
         a = a if in_dims[0] is None else a.movedim(in_dims[0], -1)
         b = b if in_dims[1] is None else b.movedim(in_dims[1], -1)
-        return (a if in_dims[0] is not None else a.unsqueeze(-1)) * (b if in_dims[1] is not None else b.unsqueeze(-1)), -1
+        return (a if in_dims[0] is not None else a.unsqueeze(-1)) * (
+            b if in_dims[1] is not None else b.unsqueeze(-1)
+        ), -1
 
     y = torch.arange(3.0, dtype=D)
     torch.testing.assert_close(pf.vmap(paired, (0, None))(x, y), x * y)
@@ -280,7 +286,7 @@ def test_a_registered_vmap_is_honoured(x):
     torch.testing.assert_close(pf.vmap(pf.grad(lambda r: paired(r, r).sum()))(x), 2 * x)
 
 
-# -- losing a derivative --------------------------------------------------------------------------------------------------
+# -- losing a derivative ---------------------------------------------------------------------------
 
 LOSSES = {
     "item": lambda r: r * r.sum().item(),
@@ -295,7 +301,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_lost_derivative_is_said_once_a_line(name, x):
     f = LOSSES[name]
-    with pytest.raises(pf.DerivativeLostError, match="test_state.py:"):
+    with pytest.raises(pf.DerivativeLostError, match=r"test_state\.py:"):
         pf.jvp(f, (x[0],), (x[1],), strict=True)
     with pytest.warns(pf.DerivativeLost, match="its derivative is lost"):
         out, tangent = pf.jvp(f, (x[0],), (x[1],))
@@ -307,7 +313,7 @@ def test_a_lost_derivative_is_said_once_a_line(name, x):
         pf.jvp(lambda r: f(r.detach()) * r, (x[0],), (x[1],), strict=True)
 
 
-# -- threads ------------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 def test_two_threads_at_once(x):
@@ -318,7 +324,7 @@ def test_two_threads_at_once(x):
             for _ in range(20):
                 f = lambda r: r.sin() * k if r.sum() > 0 else r.cos()
                 results[k] = pf.vmap(pf.grad(lambda r: f(r).sum()))(x), pf.jvp(f, (x[0],), (x[1],))[1]
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]

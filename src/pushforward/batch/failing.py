@@ -11,12 +11,23 @@ from .fallback import lane_arguments
 from .lanes import plainly
 
 Tensor = torch.Tensor
-_DATA = ("out of bounds", "out of range", "ZeroDivision", "index", "singular", "not positive", "converge", "assert", "Assert", "nan")
+_DATA = (
+    "out of bounds",
+    "out of range",
+    "ZeroDivision",
+    "index",
+    "singular",
+    "not positive",
+    "converge",
+    "assert",
+    "Assert",
+    "nan",
+)
 _TRIED = 64  # so many lanes failing in the same way are taken for all of them
 
 
 def go_on_without_failing(level: Any, e: Any, error: Exception, args: Any, kwargs: Any) -> bool:
-    """Let the lanes in which an operator fails split off; False where all fail, or where those that fail are more and go on."""
+    """Let the lanes in which an operator fails split off; False where all fail, or those that fail go on."""
     failing = failing_lanes(level, e, error, args, kwargs)
     if failing is None:
         return False

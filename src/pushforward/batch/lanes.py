@@ -1,8 +1,9 @@
 """Lanes that disagree: when Python needs one answer and the lanes differ.
 
-The run goes on with the largest group of lanes that agree; the others leave it and wait for a run of their own. p distinct
-paths cost p runs. What goes on is a level of its own, the *successor*, with fewer lanes: a value made before is cut down to the lanes
-that are left when it is next used (see `batch.settle`), so that a lane that has left costs nothing and decides nothing.
+The run goes on with the largest group of lanes that agree; the others leave it and wait for a run of their own. p
+distinct paths cost p runs. What goes on is a level of its own, the *successor*, with fewer lanes: a value made before
+is cut down to the lanes that are left when it is next used (see `batch.settle`), so that a lane that has left costs
+nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FEW = 8  # so many lanes may each go a way of their own without a word
 
 @dataclass
 class Waiting:
-    """Lanes that left a run: which (counted in the call), how many questions of the run they shared, and its recorded draws."""
+    """Lanes that left a run, counted in the call; how many of its questions they shared, and its draws."""
 
     lanes: Tensor
     asked: int = 0
@@ -96,7 +97,7 @@ class Lanes:
         return self.split(parts)
 
     def split(self, groups: list[Tensor]) -> int:
-        """Go on with the largest of several groups of lanes; the others wait. The first lane that goes on is returned."""
+        """Go on with the largest of several groups of lanes, whose first lane is returned; the others wait."""
         where = source_line()
         if self.divergence == "error":
             msg = (
@@ -107,7 +108,8 @@ class Lanes:
         if len(groups) == self.size > FEW and where not in _SAID:
             _SAID.add(where)
             warnings.warn(
-                f"slow fallback: at {where} each of {self.size} lanes needs a way of its own, which is a loop over lanes",
+                f"slow fallback: at {where} each of {self.size} lanes needs a way of its own, which is a "
+                f"loop over lanes",
                 SlowFallback,
                 stacklevel=2,
             )
@@ -162,7 +164,13 @@ class Lanes:
                 self.root().asked += 1
                 return payload.item()
             codes = payload.detach()
-            if codes.is_complex() or not bool((codes == codes).all()):
+            if codes.dtype is torch.bool:
+                groups = [codes.nonzero().flatten(), codes.logical_not().nonzero().flatten()]
+                if not len(groups[0]) or not len(groups[1]):
+                    self.root().asked += 1
+                    return bool(len(groups[0]))
+                groups, values = [g.cpu() for g in groups], None
+            elif codes.is_complex() or not bool((codes == codes).all()):
                 values = payload.tolist()
                 groups = None
             else:
@@ -180,7 +188,7 @@ class Lanes:
             return payload[lane].item()
 
 
-class plainly:  # noqa: N801  (used as a keyword: `with plainly():`)
+class plainly:
     """Plain tensors only are worked on: no level, and no recording."""
 
     __slots__ = ("dispatch", "grad")

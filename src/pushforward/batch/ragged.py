@@ -1,7 +1,7 @@
 """Ragged batches: lanes of one rank whose sizes differ.
 
-`vmap` runs the lanes of one shape together (exact), or all at once, filled up to the largest size, with a mask. A result
-whose shape differs between lanes comes back as a `Ragged`.
+`vmap` runs the lanes of one shape together (exact), or all at once, filled up to the largest size, with a mask. A
+result whose shape differs between lanes comes back as a `Ragged`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Tensor = torch.Tensor
 class Ragged:
     """A batch of tensors whose sizes differ: a sequence of its lanes.
 
-    Made by `pf.ragged`, or by `vmap` where the shapes of an output differ between lanes. It is a pytree, so that `grad`, `jvp` and
-    the others take it apart by themselves.
+    Made by `pf.ragged`, or by `vmap` where the shapes of an output differ between lanes. It is a pytree, so that
+    `grad`, `jvp` and the others take it apart by themselves.
 
     Example:
         >>> import torch, pushforward as pf
@@ -38,7 +38,7 @@ class Ragged:
     def __init__(self, rows: Sequence[Any]) -> None:
         self.rows = list(rows)
 
-    # -- a sequence ---------------------------------------------------------------------------------------------------
+    # -- a sequence --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,7 +63,7 @@ class Ragged:
         kind = str(self.dtype).removeprefix("torch.") if self.rows else "no dtype"
         return f"Ragged({len(self)} lanes of {kind}, shapes {shown or 'none'})"
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- what it is --------------------------------------------------------------------------------
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -85,14 +85,14 @@ class Ragged:
         """The device of the lanes."""
         return self.rows[0].device if self.rows else torch.device("cpu")
 
-    # -- as other things ------------------------------------------------------------------------------------------------
+    # -- as other things ---------------------------------------------------------------------------
 
     def to_list(self) -> list[Tensor]:
         """The lanes."""
         return list(self.rows)
 
     def to_padded(self, value: Any = 0) -> tuple[Tensor, Tensor]:
-        """`(tensor, mask)`: the lanes filled up with `value` to the largest sizes; the bool mask says where they hold data."""
+        """`(tensor, mask)`: the lanes filled up with `value` to the largest sizes, and where they hold data."""
         if not self.rows:
             return torch.empty(0), torch.empty(0, dtype=torch.bool)
         if any(r.dim() != self.rows[0].dim() for r in self.rows):
@@ -101,7 +101,9 @@ class Ragged:
         largest = [max(sizes) for sizes in zip(*self.shapes, strict=True)]
         padded, masks = [], []
         for r in self.rows:
-            fill = [n for size, have in zip(reversed(largest), reversed(r.shape), strict=True) for n in (0, size - have)]
+            fill = [
+                n for size, have in zip(reversed(largest), reversed(r.shape), strict=True) for n in (0, size - have)
+            ]
             padded.append(torch.nn.functional.pad(r, fill, value=value) if any(fill) else r)
             mask = torch.ones(r.shape, dtype=torch.bool, device=r.device)
             masks.append(torch.nn.functional.pad(mask, fill) if any(fill) else mask)
@@ -150,7 +152,8 @@ def ragged(tensors: Any) -> Ragged:
         tensors: a sequence of tensors, or a nested tensor of any layout.
 
     Raises:
-        ArgumentError: something is no tensor, or ranks, dtypes or devices differ; the message names the first that does not fit.
+        ArgumentError: something is no tensor, or ranks, dtypes or devices differ; the message names the first that
+            does not fit.
 
     Example:
         >>> import torch, pushforward as pf
@@ -167,12 +170,15 @@ def ragged(tensors: Any) -> Ragged:
                 msg = f"ragged: element {k} has {what} {getattr(r, what)}, element 0 has {getattr(rows[0], what)}"
                 raise ArgumentError(msg)
         if r.dim() != rows[0].dim():
-            msg = f"ragged: element {k} has shape {list(r.shape)}, element 0 has {list(rows[0].shape)}; the ranks must agree"
+            msg = (
+                f"ragged: element {k} has shape {list(r.shape)}, element 0 has "
+                f"{list(rows[0].shape)}; the ranks must agree"
+            )
             raise ArgumentError(msg)
     return Ragged(rows)
 
 
-# -- as inputs of vmap ------------------------------------------------------------------------------------------------
+# -- as inputs of vmap -----------------------------------------------------------------------------
 
 
 class Rows:

@@ -1,7 +1,8 @@
 """Random operators under `vmap`: "error", "same" (one draw for all lanes) or "different" (a draw for each).
 
-Draws for all lanes are one call of the operator with the mapped dimension in front. Under a seed every lane has a generator of its own,
-so that its draws are those of a loop. What a further run of the same lanes must draw again is in `batch.repeat`.
+Draws for all lanes are one call of the operator with the mapped dimension in front. Under a seed every lane has a
+generator of its own, so that its draws are those of a loop. What a further run of the same lanes must draw again is
+in `batch.repeat`.
 """
 
 from __future__ import annotations
@@ -98,13 +99,14 @@ def refuse(level: Any, func: Any) -> None:
     """Raise where draws were not said to be wanted."""
     if level.randomness == "error":
         msg = (
-            f"vmap: `{func.name()}` at {source_line()} draws random numbers. Say vmap(..., randomness='different') for a draw "
+            f"vmap: `{func.name()}` at {source_line()} draws random numbers. Say vmap(..., "
+            f"randomness='different') for a draw "
             "per lane, or randomness='same' for one that all lanes share."
         )
         raise RandomnessError(msg)
 
 
-class _returning:  # noqa: N801
+class _returning:
     """An in-place operator that returns its first argument's new value."""
 
     def __init__(self, func: Any) -> None:
@@ -119,13 +121,13 @@ class _returning:  # noqa: N801
         return fresh
 
 
-# -- a draw for each lane ---------------------------------------------------------------------------------------------
+# -- a draw for each lane --------------------------------------------------------------------------
 
 
 def for_all_lanes(
     level: Any, e: Entry, func: Any, compute: Callable[[int, Any], Any], values: Any, flags: Any, kwargs: Any
 ) -> Any:
-    """Draws for the lanes of a run: by `compute(size, values)` for all lanes that the first run had, of which it takes its own."""
+    """Draws for the lanes of a run: `compute(size, values)` for all of the first run, of which it takes its own."""
     if level.call is None:
         return compute(level.size, values)
     repeats = level.call.repeating()
@@ -180,7 +182,9 @@ def stacked(rows: list[Any], func: Any, values: Any, flags: Any, kwargs: Any) ->
         return empty_result(func, values, flags, kwargs)
     if isinstance(rows[0], Tensor):
         return torch.stack(rows)
-    return tuple(torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in zip(*rows, strict=True))
+    return tuple(
+        torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in zip(*rows, strict=True)
+    )
 
 
 def seeded(level: Any, repeats: Any, func: Any, values: Any, flags: Any, kwargs: Any) -> Any:
@@ -216,7 +220,7 @@ def shared_below(level: Any) -> Iterator[None]:
             v.randomness, v.call = randomness, call
 
 
-# -- one draw for all -------------------------------------------------------------------------------------------------
+# -- one draw for all ------------------------------------------------------------------------------
 
 
 def same_for_all(func: Any, level: Any, values: Any, flags: Any, kwargs: Any) -> Any:
@@ -233,7 +237,7 @@ def same_for_all(func: Any, level: Any, values: Any, flags: Any, kwargs: Any) ->
     return stacked(rows, func, values, flags, kwargs)
 
 
-# -- what a draw is made from -----------------------------------------------------------------------------------------
+# -- what a draw is made from ----------------------------------------------------------------------
 
 
 def keep_state(level: Any, values: Any, kwargs: Any) -> None:

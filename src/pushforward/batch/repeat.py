@@ -1,7 +1,7 @@
 """Several runs of one call: draws are those of the first run, and a warning is given once.
 
-Before its first draw from a generator a call keeps the generator's state; every further run begins there, and draws for all lanes of
-the call, of which it takes its own. So a lane's draws do not depend on which lanes it runs with.
+Before its first draw from a generator a call keeps the generator's state; every further run begins there, and draws
+for all lanes of the call, of which it takes its own. So a lane's draws do not depend on which lanes it runs with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Repeats:
         self.lanes = lanes  # which lanes of the call the first run had, in rising order; None: all
         self.states: dict[Any, Tensor] = {}  # of generators, before their first draw
         self.after: dict[Any, Tensor] | None = None  # of the same, when the first run had ended
-        self.recorded: list[Any] = []  # (draw, its lanes, the state after it): those whose use of the generator depends on the data
+        self.recorded: list[
+            Any
+        ] = []  # (draw, its lanes, the state after it): those whose use of the generator depends on the data
         self.replays: list[Any] = []
         self.lane_states: dict[Any, Tensor] = {}  # under a seed: of each lane's own generator
         self.level: Any = None
@@ -78,7 +80,7 @@ class Repeats:
         self.recorded.append((out, lanes, state))
         return out
 
-    # -- warnings -------------------------------------------------------------------------------------------------
+    # -- warnings ----------------------------------------------------------------------------------
 
     def watch_warnings(self) -> None:
         """From now on, know which warnings were given."""
@@ -124,7 +126,7 @@ def selected(out: Any, lanes: Tensor, wanted: Tensor) -> Any:
     return tuple(selected(o, lanes, wanted) if isinstance(o, Tensor) else o for o in out)
 
 
-# -- who listens to warnings, one list a thread -----------------------------------------------------------------------
+# -- who listens to warnings, one list a thread ----------------------------------------------------
 
 
 class _Listeners(threading.local):

@@ -12,7 +12,7 @@ from .lanes import Split
 
 @dataclass
 class CallReport:
-    """One call: the lanes at the start of each run, the lanes that each run gave results for, and where lanes disagreed."""
+    """One call: the lanes each run began with, those it gave results for, and where lanes disagreed."""
 
     name: str
     size: int
@@ -65,7 +65,9 @@ class Report:
         lines = []
         for call in self.calls:
             runs = "run" if len(call.runs) == 1 else "runs"
-            lines.append(f"vmap({call.name}): {call.size} lanes, {len(call.runs)} {runs}, groups of {short(call.groups)}")
+            lines.append(
+                f"vmap({call.name}): {call.size} lanes, {len(call.runs)} {runs}, groups of {short(call.groups)}"
+            )
             lines += [f"  {split.where}: {short(split.sizes)}" for split in call.splits]
         lines += [f"vmap({p.name}): padded, {p.waste:.0%} of {p.total} elements hold no data" for p in self.paddings]
         return "\n".join(lines) or "no vmap was called"

@@ -10,7 +10,7 @@ _MASK = (1 << 64) - 1
 
 
 class LaneGenerator(torch.Generator):
-    """A generator that can also stand for the default one: in a `with` block all draws without a generator come from it."""
+    """A generator that stands for the default one in a `with` block: draws without a generator come from it."""
 
     def __enter__(self) -> LaneGenerator:
         from .repeat import default_generator
@@ -34,7 +34,8 @@ def lane_generator(seed: int, lane: int, device: Any = "cpu") -> LaneGenerator:
         device: where it draws.
 
     Returns:
-        A `torch.Generator`, to be passed as `generator=`, or used in a `with` block, where it stands for the default generator.
+        A `torch.Generator`, to be passed as `generator=`, or used in a `with` block, where it stands for the default
+        generator.
 
     Example:
         >>> import torch, pushforward as pf

@@ -21,7 +21,7 @@ def stale(value: Any) -> bool:
 
 
 def settle_all(level: Any, values: Any) -> None:
-    """Cut down every stale value of the run of `level` among (lists of) arguments. To be called inside a handler of the level."""
+    """Cut down every stale value of the run of `level` among arguments; for a handler of the level."""
     for v in values:
         if type(v) in (list, tuple):
             settle_all(level, v)
@@ -96,7 +96,7 @@ def widened(level: Any, payload: Tensor, newer: Any) -> Tensor:
 
 
 def payload_in(level: Any, value: Any) -> Any:
-    """`(payload, mapped)` of a value of the run of `level`, counted in the lanes of `level`; None for values of others."""
+    """`(payload, mapped)` of a value of the run of `level`, in the lanes of `level`; None for other values."""
     own = value._level
     if own is level:
         return value._payload, value._mapped

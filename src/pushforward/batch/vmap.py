@@ -1,4 +1,4 @@
-"""`vmap`: a function of one example, run for a batch of them. The arguments are read here; `batch.work` runs the lanes."""
+"""`vmap`: a function of one example, run for a batch of them. Arguments are read here; `batch.work` runs the lanes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.fresh import stopped
 from ..core.level import user_stopped_gradient
-from ..core.traced import NeedsGraph
 from ..core.opaque import opaque
+from ..core.traced import NeedsGraph
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
 from . import fast_layers as _fast_layers  # noqa: F401  (registers more of them)
@@ -38,26 +38,28 @@ def vmap(
     """Vectorising map: `vmap(func)(xs)` is the stack of `func(x)` for each x of `xs`, computed at once.
 
     Args:
-        func: a function of tensors (in any pytrees) that returns tensors (in any pytree; other leaves pass as they are).
-        in_dims: which dimension of each argument is mapped: an int for all, None for "not mapped", or a pytree that matches the
-            arguments. Leaves that are no tensors are never mapped.
+        func: a function of tensors (in any pytrees) that returns tensors (in any pytree; other leaves pass as they
+            are).
+        in_dims: which dimension of each argument is mapped: an int for all, None for "not mapped", or a pytree that
+            matches the arguments. Leaves that are no tensors are never mapped.
         out_dims: where the mapped dimension goes in each output; an int or a pytree that matches the output.
         randomness: "error" refuses random operators, "same" draws once for all lanes, "different" once per lane.
         chunk_size: at most so many lanes at a time; None for all at once.
-        divergence: where Python needs one answer and the lanes differ (`if`, `.item()`, shapes that depend on data): "split" runs
-            each group of lanes that agree on its own, "error" refuses.
-        ragged: how lanes of different sizes (`pf.ragged`, jagged nested tensors, a list of tensors) are run: "group" runs those
-            of one size together and is exact; "pad" runs all at once, filled up to the largest size, and gives the function
-            a bool tensor as its keyword argument `mask` if it has one.
-        seed: an int gives lane i draws of its own, those of `pf.lane_generator(seed, i)`, whatever the batch and chunk sizes;
-            `randomness` is then "different".
+        divergence: where Python needs one answer and the lanes differ (`if`, `.item()`, shapes that depend on data):
+            "split" runs each group of lanes that agree on its own, "error" refuses.
+        ragged: how lanes of different sizes (`pf.ragged`, jagged nested tensors, a list of tensors) are run: "group"
+            runs those of one size together and is exact; "pad" runs all at once, filled up to the largest size, and
+            gives the function a bool tensor as its keyword argument `mask` if it has one.
+        seed: an int gives lane i draws of its own, those of `pf.lane_generator(seed, i)`, whatever the batch and
+            chunk sizes; `randomness` is then "different".
 
     Returns:
-        A function with the mapped dimension in its inputs and outputs. Keyword arguments are mapped over dim 0. An output whose
-        shape differs between lanes comes back as a `pf.Ragged`.
+        A function with the mapped dimension in its inputs and outputs. Keyword arguments are mapped over dim 0. An
+        output whose shape differs between lanes comes back as a `pf.Ragged`.
 
     Raises:
-        ArgumentError: `in_dims`, `out_dims` or the sizes of the mapped dimensions do not fit; the message names the argument.
+        ArgumentError: `in_dims`, `out_dims` or the sizes of the mapped dimensions do not fit; the message names the
+            argument.
         DivergenceError: under `divergence="error"`, where lanes disagree.
 
     An error raised by the function for some lanes only names these lanes in a note.
@@ -83,15 +85,24 @@ def vmap(
         raise ArgumentError(msg)
     if seed is not None:
         if randomness == "same":
-            msg = "vmap: a seed gives each lane draws of its own; with randomness='same', seed the one generator by torch.manual_seed"
+            msg = (
+                "vmap: a seed gives each lane draws of its own; with randomness='same', seed the "
+                "one generator by torch.manual_seed"
+            )
             raise ArgumentError(msg)
         randomness = "different"
     settings = Settings(func, out_dims, randomness, chunk_size, divergence, seed)
 
+    by_first = type(in_dims) is int and in_dims == 0
+
     @opaque
     @functools.wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)
+        size = plain_size(args) if by_first and not kwargs else -1
+        if size < 0:
+            leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)
+        else:
+            leaves, spec, dims = args, None, (0,) * len(args)
         try:
             out = run(settings, leaves, spec, dims, size)
         except NeedsGraph as found:
@@ -105,8 +116,22 @@ def vmap(
     return mapped
 
 
+def plain_size(args: tuple[Any, ...]) -> int:
+    """The size of dim 0 of arguments that are plain tensors; -1 where it takes more to read them."""
+    size = -1
+    for a in args:
+        if type(a) is not Tensor or not a.dim():
+            return -1
+        n = a.size(0)
+        if n != size:
+            if size >= 0:
+                return -1
+            size = n
+    return size
+
+
 def read_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any, policy: str) -> tuple[list[Any], Any, list[Any], int]:
-    """Leaves, structure, mapped dimensions and batch size; lanes of different sizes are looked for where they can be."""
+    """Leaves, structure, mapped dimensions and batch size; lanes of different sizes are looked for."""
     if any(type(a) is not Tensor for a in args) or kwargs:
         args, kwargs = with_ragged(args, kwargs)
     leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
@@ -135,7 +160,8 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
         n = len(tree.leaves(kwargs))
         if not isinstance(in_dims, (int, tuple, list, dict)) and in_dims is not None:
             msg = (
-                f"vmap({name_of(func)}, in_dims={in_dims!r}): in_dims must be an int, None, or a pytree that matches the "
+                f"vmap({name_of(func)}, in_dims={in_dims!r}): in_dims must be an int, None, or a pytree "
+                f"that matches the "
                 f"arguments, but is a {type(in_dims).__name__}"
             )
             raise ArgumentError(msg)
@@ -143,7 +169,8 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
         spread = tree.broadcast_prefix(in_dims, whole, is_leaf=lambda d: d is None or isinstance(d, int))
         if spread is None:
             msg = (
-                f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): in_dims does not match the structure of the inputs; it has "
+                f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): in_dims does not match the "
+                f"structure of the inputs; it has "
                 f"{describe(in_dims)}, the inputs have {describe(whole)}"
             )
             raise ArgumentError(msg)
@@ -154,7 +181,10 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
     for k, (leaf, d) in enumerate(zip(leaves, dims, strict=True)):
         if type(leaf) is Rows:
             if d not in (0, None):
-                msg = f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): {input_path(args, kwargs, k)} is ragged; its in_dim must be 0 or None"
+                msg = (
+                    f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): "
+                    f"{input_path(args, kwargs, k)} is ragged; its in_dim must be 0 or None"
+                )
                 raise ArgumentError(msg)
             if d is None:
                 leaves[k] = leaf.ragged
@@ -168,8 +198,10 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
         if not -rank <= d < rank:
             path = input_path(args, kwargs, k)
             msg = (
-                f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): in_dim {d} of {path} is out of range: it has {rank} "
-                f"dimensions (shape {list(leaf.shape)})" + ("; say in_dims=None for it if it is not mapped" if not rank else "")
+                f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): in_dim {d} of {path} is out of "
+                f"range: it has {rank} "
+                f"dimensions (shape {list(leaf.shape)})" + ("; say in_dims=None for it if it is not "
+                "mapped" if not rank else "")
             )
             raise ArgumentError(msg)
         if d < 0:
@@ -194,13 +226,16 @@ def batch_size(func: Any, in_dims: Any, args: Any, kwargs: Any, leaves: list[Any
                 raise sizes_differ(func, in_dims, args, kwargs, leaves, dims)
     if size is None:
         msg = (
-            f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): no input is mapped; at least one tensor needs an in_dim that is not None"
+            f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): no input is mapped; at least one "
+            f"tensor needs an in_dim that is not None"
         )
         raise ArgumentError(msg)
     return size
 
 
-def sizes_differ(func: Any, in_dims: Any, args: Any, kwargs: Any, leaves: list[Any], dims: list[int | None]) -> ArgumentError:
+def sizes_differ(
+    func: Any, in_dims: Any, args: Any, kwargs: Any, leaves: list[Any], dims: list[int | None]
+) -> ArgumentError:
     """The error that lists the mapped sizes of all arguments."""
     rows = []
     for k, (leaf, d) in enumerate(zip(leaves, dims, strict=True)):

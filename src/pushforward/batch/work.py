@@ -1,6 +1,7 @@
-"""The runs of a call of `vmap`: one for all lanes, and more where lanes disagree, have different sizes, or come in chunks.
+"""The runs of a call of `vmap`: one for all lanes; more where lanes disagree, differ in size, or come in chunks.
 
-A run is one call of the function for some lanes. Lanes that leave a run wait for one of their own; results go back in lane order.
+A run is one call of the function for some lanes. Lanes that leave a run wait for one of their own; results go back in
+lane order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def describe(value: Any) -> str:
 def run(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> Any:
     """Run all lanes and put the results together."""
     call = Call(settings, leaves, spec, dims, size)
-    groups = first_groups(call)
+    groups = None if spec is None and settings.chunk_size is None else first_groups(call)
     if groups is not None:
         return run_groups(call, groups)
     level = BatchLevel(size, settings.randomness)
@@ -75,15 +76,16 @@ def first_groups(call: Call) -> list[Tensor] | None:
 class Call:
     """One call of a mapped function."""
 
+    repeats: Repeats | None = None  # made when something must be the same in every run: draws, warnings
+    writes: dict[int, Any] | None = None  # inputs that were written into: their values before
+    report: CallReport | None = None
+    inputs: Any = ()  # of the run that is going on
+
     def __init__(self, settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> None:
         self.settings, self.spec, self.dims, self.size = settings, spec, dims, size
         self.payloads = [
             leaf if d is None or d == 0 else leaf.movedim(d, 0) for leaf, d in zip(leaves, dims, strict=True)
         ]
-        self.repeats: Repeats | None = None  # made when something must be the same in every run: draws, warnings
-        self.writes: dict[int, Any] | None = None  # inputs that were written into: their values before
-        self.report: CallReport | None = None
-        self.inputs: list[Any] = []  # of the run that is going on
 
     @property
     def func(self) -> Any:
@@ -114,7 +116,7 @@ class Call:
             raise
         finally:
             level.stop()
-            self.inputs = []  # they know their level, which knows this call
+            self.inputs = ()  # they know their level, which knows this call
         if self.writes:
             self.write_back(level, inputs)
         return [taken_out(level, o) for o in outs], spec
@@ -126,7 +128,9 @@ class Call:
             return
         lanes = level.lanes.tolist()
         listing = ", ".join(map(str, lanes[:8])) + (f", … ({len(lanes)} lanes)" if len(lanes) > 8 else "")
-        error.add_note(f"vmap({name_of(self.func)}): raised for {'lane' if len(lanes) == 1 else 'lanes'} {listing} of {self.size}")
+        error.add_note(
+            f"vmap({name_of(self.func)}): raised for {'lane' if len(lanes) == 1 else 'lanes'} {listing} of {self.size}"
+        )
 
     def part(self, lanes: Tensor) -> list[Any]:
         """The inputs of some lanes, as they were before any run."""
@@ -260,7 +264,8 @@ def joined(call: Call, done: list[Done]) -> Any:
     for d in done[1:]:
         if d.spec != spec:
             msg = (
-                f"vmap({name_of(call.func)}): the lanes returned different structures: lane {int(done[0].lanes[0])} returned "
+                f"vmap({name_of(call.func)}): the lanes returned different structures: lane "
+                f"{int(done[0].lanes[0])} returned "
                 f"{spec or 'a tensor'}, lane {int(d.lanes[0])} returned {d.spec or 'a tensor'}"
             )
             raise ArgumentError(msg)
@@ -275,7 +280,7 @@ def joined(call: Call, done: list[Done]) -> Any:
 
 
 def in_order(column: Any, counts: list[int], lanes: Tensor, order: Tensor | None) -> Any:
-    """One output of all runs in lane order: stacked if the shapes agree, else ragged; numbers that differ become a tensor."""
+    """One output of all runs in lane order: stacked if the shapes agree, else ragged; numbers as a tensor."""
     if isinstance(column[0], Tensor):
         if all(c.shape[1:] == column[0].shape[1:] for c in column):
             whole = torch.cat(column) if len(column) > 1 else column[0]
@@ -321,7 +326,9 @@ def finish(settings: Settings, outs: list[Any], spec: Any) -> Any:
     if type(out_dims) is int:
         dims = [out_dims] * len(outs)
     else:
-        dims = spread_out_dims(settings, tree.unflatten([None if isinstance(o, Ragged) else o for o in outs], spec), outs)
+        dims = spread_out_dims(
+            settings, tree.unflatten([None if isinstance(o, Ragged) else o for o in outs], spec), outs
+        )
     if all(d == 0 for d in dims):
         return value
     return tree.unflatten([moved(settings, o, d) for o, d in zip(outs, dims, strict=True)], spec)
@@ -330,7 +337,10 @@ def finish(settings: Settings, outs: list[Any], spec: Any) -> Any:
 def moved(settings: Settings, o: Any, d: Any) -> Any:
     """One output with the mapped dimension at `d`."""
     if isinstance(o, Ragged) and d != 0:
-        msg = f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): an output differs in shape between lanes, so its out_dim must be 0"
+        msg = (
+            f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): an output differs in "
+            f"shape between lanes, so its out_dim must be 0"
+        )
         raise ArgumentError(msg)
     if not isinstance(o, Tensor):
         return o
@@ -340,7 +350,8 @@ def moved(settings: Settings, o: Any, d: Any) -> Any:
         return o
     if not -o.dim() <= d < o.dim():
         msg = (
-            f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): out_dim {d} is out of range for an output of shape "
+            f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): out_dim {d} is out of range "
+            f"for an output of shape "
             f"{list(o.shape[1:])} per lane"
         )
         raise ArgumentError(msg)
@@ -355,7 +366,8 @@ def spread_out_dims(settings: Settings, value: Any, outs: list[Any]) -> list[Any
     spread = tree.broadcast_prefix(dims, value, is_leaf=lambda d: d is None or isinstance(d, int))
     if spread is None:
         msg = (
-            f"vmap({name_of(settings.func)}, out_dims={dims!r}): out_dims does not match the structure of the output; it has "
+            f"vmap({name_of(settings.func)}, out_dims={dims!r}): out_dims does not match the structure of "
+            f"the output; it has "
             f"{describe(dims)}, the output has {describe(value)}"
         )
         raise ArgumentError(msg)

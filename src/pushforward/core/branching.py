@@ -1,7 +1,7 @@
-"""`torch.cond`, `torch.while_loop`, `scan`, `map` and `associative_scan` inside a transform: the Python that they stand for.
+"""`torch.cond`, `while_loop`, `scan`, `map` and `associative_scan` inside a transform: the Python they stand for.
 
-Torch compiles them, which it cannot with values of a transform. A branch is chosen by `if`, so that lanes that disagree go ways of
-their own, and derivatives follow the branch taken. Outside of a transform they are torch's own.
+Torch compiles them, which it cannot with values of a transform. A branch is chosen by `if`, so that lanes that
+disagree go ways of their own, and derivatives follow the branch taken. Outside of a transform they are torch's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`torch.tensor([x[0], 0.0])` with values of a transform in the list: the stack of them, derivatives and lanes kept.
 
-These constructors pass neither `__torch_function__` nor dispatch, and read the numbers. They are caught while a transform runs; outside
-of one, and under `torch.compile`, they are torch's own.
+These constructors pass neither `__torch_function__` nor dispatch, and read the numbers. They are caught while a
+transform runs; outside of one, and under `torch.compile`, they are torch's own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def built(data: Any, dtype: torch.dtype, device: Any) -> Tensor:
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
     if type(data) in _SEQUENCES:
-        return torch.stack([built(v, dtype, device) for v in data]) if data else torch.empty(0, dtype=dtype, device=device)
+        return (
+            torch.stack([built(v, dtype, device) for v in data]) if data else torch.empty(0, dtype=dtype, device=device)
+        )
     return torch.full((), data, dtype=dtype, device=device)
 
 
@@ -55,7 +57,12 @@ def constructor(original: Any) -> Any:
 
     @functools.wraps(original)
     def made(data: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or type(data) not in _SEQUENCES or not (THREAD.levels or THREAD.order) or not holds_values(data):
+        if (
+            is_compiling()
+            or type(data) not in _SEQUENCES
+            or not (THREAD.levels or THREAD.order)
+            or not holds_values(data)
+        ):
             return original(data, *args, **kwargs)
         dtype = kwargs.get("dtype", args[0] if args else None) or scalar_type(data)
         out = built(data, dtype, kwargs.get("device") or torch.get_default_device())
