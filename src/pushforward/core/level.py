@@ -27,6 +27,7 @@ from .torch_private import (
     pop_mode,
     push_mode,
     set_key_excluded,
+    top_mode,
 )
 
 is_grad_enabled = torch.is_grad_enabled
@@ -126,6 +127,22 @@ def taken_off(level: Level) -> Iterator[None]:
     finally:
         for mode in reversed(taken):
             push_mode(mode)
+
+
+@contextlib.contextmanager
+def later_levels_off(depth: int) -> Iterator[None]:
+    """Only the first `depth` levels left on: for a function that first ran when there were no others."""
+    later = THREAD.levels[depth:]
+    taken: list[Any] = []
+    del THREAD.levels[depth:]
+    try:
+        while mode_count() and getattr(top_mode(), "newest", lambda: None)() in later:
+            taken.append(pop_mode(None))
+        yield
+    finally:
+        for mode in reversed(taken):
+            push_mode(mode)
+        THREAD.levels += later
 
 
 class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _C = torch._C
@@ -45,6 +46,9 @@ NoFunction = _C.DisableTorchFunctionSubclass
 
 # The opposite, for the body of a function of torch.nn.functional whose calls are to be seen one by one.
 EnableFunction = _C._EnableTorchFunction
+
+# A function that is run again by the engine must find the function modes of its first run.
+function_modes = _get_current_function_mode_stack
 
 # Inside a handler autograd's keys are off; a payload that requires grad must be recorded all the same.
 ForceKeys = _C._ForceDispatchKeyGuard
@@ -120,6 +124,7 @@ __all__ = [
     "current_node",
     "excluded_keys",
     "fake_tensor_mode",
+    "function_modes",
     "graph_task_id",
     "has_kernel",
     "included_keys",

@@ -24,6 +24,7 @@ from ..ops.table import Entry, entry
 from .writes import write
 
 Tensor = torch.Tensor
+DETACH = torch.ops.aten.detach.default  # the engine's, also in hooks that pack saved tensors, where recording is off
 _SEQUENCES = (list, tuple)
 
 
@@ -148,7 +149,7 @@ class DualLevel(Level):
             if kw_tangents and not set(kw_tangents) <= set(e.out_names):
                 moving = True
                 tangents = KeywordTangents(tangents, kw_tangents)
-        if moving and (self.suspended or user_stopped_gradient()):
+        if moving and func is not DETACH and (self.suspended or user_stopped_gradient()):
             moving = False
         if grad and is_grad_enabled():
             self.saw_grad = True

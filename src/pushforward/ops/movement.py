@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..core.level import autograd_on, is_grad_enabled
 from .kinds import Linear, Movement, Special
 from .table import row
 
@@ -225,16 +226,24 @@ def batch_scatter_back(op: Any, level: Any, args: list[Any], mapped: Any, kwargs
     return op(args[0], [level.size, *sizes], *rest, **kwargs)
 
 
+def kept_alias(x: Tensor) -> Tensor:
+    """An alias that keeps the graph of `x`, also where the engine records nothing: in hooks that pack saved tensors."""
+    if is_grad_enabled():
+        return torch.ops.aten.alias(x)
+    with torch.enable_grad(), autograd_on():
+        return torch.ops.aten.alias(x)
+
+
 def batch_alias(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """detach: the engine's own, an alias that keeps what the levels below know (the user's is told apart before)."""
     del op, level, mapped, kwargs
-    return torch.ops.aten.alias(args[0])
+    return kept_alias(args[0])
 
 
 def tangent_alias(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """detach: likewise."""
     del op, level, kwargs
-    return torch.ops.aten.alias(primals[0]), None if tangents[0] is None else torch.ops.aten.alias(tangents[0])
+    return kept_alias(primals[0]), None if tangents[0] is None else kept_alias(tangents[0])
 
 
 def batch_stay_dense(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
