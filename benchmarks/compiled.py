@@ -1,7 +1,8 @@
 """``python -m benchmarks.compiled``: programs of ``pushforward.compile`` beside torch.compile(torch.func) and JAX.
 
-Every side computes the same from the same numbers, checked before anything is timed. The sides take turns in one process, pinned
-to one core with one thread; each call waits for its result. Compile time is that of the first call with all caches off.
+Every side computes the same from the same numbers, checked before anything is timed. The sides take turns in one
+process, pinned to one core with one thread; each call waits for its result. Compile time is that of the first call
+with all caches off.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ def claims(results: list[Result]) -> list[str]:
         whole, small = mean(results, side), mean(results, side, size="small")
         if whole and small:
             lines.append(
-                f"compiled programs: {whole:.2f} times the speed of {side} in the geometric mean, {small:.2f} for small functions"
+                f"compiled: {whole:.2f} times the speed of {side} (geometric mean), {small:.2f} for small functions"
             )
     whole = mean(results, "torch.func eager", EAGER)
     if whole:
@@ -220,7 +221,7 @@ def claims(results: list[Result]) -> list[str]:
     )
     if theirs:
         lines.append(
-            f"compile time: {ours / theirs:.2f} times that of torch.compile over all workloads ({ours:.0f} s, {theirs:.0f} s)"
+            f"compile time: {ours / theirs:.2f} times that of torch.compile together ({ours:.0f} s, {theirs:.0f} s)"
         )
     return lines
 
@@ -257,7 +258,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def warm_up(wanted: tuple[str, ...]) -> None:
     """What every compiler does once in a process, outside of the clock."""
-    work = Work("warm-up", "small", "float32", lambda rng: (rng.standard_normal(7),), lambda T: T.grad(lambda x: x.exp().sum()),
+    work = Work("warm-up", "small", "float32", lambda rng: (rng.standard_normal(7),), lambda T: T.grad(lambda x:
+    x.exp().sum()),
                 lambda jax, jnp: jax.grad(lambda x: jnp.exp(x).sum()))  # fmt: skip
     for build in sides_of(work, wanted).values():
         build()()

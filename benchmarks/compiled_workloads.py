@@ -5,6 +5,7 @@ The PyTorch side takes the transforms from a library with torch.func's signature
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ def layers(widths: list[int], *more: tuple[int, ...]) -> Callable[[np.random.Gen
 
     def make(rng: np.random.Generator) -> Arrays:
         weights = []
-        for a, b in zip(widths, widths[1:], strict=False):
+        for a, b in itertools.pairwise(widths):
             weights += [rng.standard_normal((b, a)) / a**0.5, rng.standard_normal(b) * 0.1]
         return (tuple(weights), *[rng.standard_normal(shape) for shape in more])
 

@@ -113,7 +113,10 @@ class Model:
         return x * self.weight * self.gain
 
 
-@pytest.mark.parametrize("call", [lambda m: m, lambda m: m.__call__, lambda m: functools.partial(m), lambda m: lambda x: m(x)])
+CALLS = [lambda m: m, lambda m: m.__call__, lambda m: functools.partial(m), lambda m: lambda x: m(x)]
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_attributes_of_objects(call):
     model = Model()
     function = call(model)
@@ -243,5 +246,6 @@ def test_captured_tensors_are_named():
     weight = torch.ones(3)
     model = network()
     program = pf.trace(lambda x: model(x * weight))(x)
-    assert {i.path for i in program.captured} == {"weight", "model.0.weight", "model.0.bias", "model.2.weight", "model.2.bias"}
+    expected = {"weight", "model.0.weight", "model.0.bias", "model.2.weight", "model.2.bias"}
+    assert {i.path for i in program.captured} == expected
     assert [i.path for i in program.arguments] == ["args[0]"]

@@ -28,6 +28,7 @@ def pulled(x):
     return out * pull(x)[0]
 
 
+COMPILED = pf.compile(pf.grad(scalar), backend="graph")
 COMPOSITIONS = {
     "grad": lambda x: pf.grad(scalar)(x * 2) + 1,
     "vmap": lambda x: pf.vmap(vector)(x.expand(4, 3)).sum(),
@@ -39,7 +40,7 @@ COMPOSITIONS = {
     "jacfwd": lambda x: pf.jacfwd(vector)(x) @ x,
     "linearize": linearized,
     "vjp": pulled,
-    "compiled": lambda x, inner=pf.compile(pf.grad(scalar), backend="graph"): inner(x) + 1,
+    "compiled": lambda x: COMPILED(x) + 1,
 }
 
 
@@ -66,6 +67,7 @@ def test_the_interpreters_are_not_traced():
     assert not any("sin" in n for n in names)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own modules
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # dynamo's own
 def test_with_the_default_backend_and_a_backward_pass():
     torch._dynamo.reset()

@@ -77,7 +77,7 @@ def test_the_text_is_the_snapshot(name):
     text, path = pf.source(function)(*args), SNAPSHOTS / f"{name}.py.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.write_text(text)
-    assert text == path.read_text(), f"the printed program changed; if it should, run with UPDATE_SNAPSHOTS=1 ({path.name})"
+    assert text == path.read_text(), f"{path.name}: the program changed; if it should, run with UPDATE_SNAPSHOTS=1"
 
 
 def test_names_and_lines_are_the_users():

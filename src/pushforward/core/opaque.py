@@ -1,7 +1,7 @@
 """Transforms under `torch.compile`: a graph break, and eager execution inside.
 
-The compiler would otherwise trace the interpreters operator by operator, for minutes, and differentiate compiled pieces twice, which
-it refuses.
+The compiler would otherwise trace the interpreters operator by operator, for minutes, and differentiate compiled
+pieces twice, which it refuses.
 """
 
 from __future__ import annotations

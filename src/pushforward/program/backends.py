@@ -1,7 +1,7 @@
 """Backends: how the graph of a program becomes something that runs.
 
-`inductor` makes machine code of it; `graph` replays the simplified operators from one generated Python function, each called past
-its Python wrapper, each intermediate freed after its last use.
+`inductor` makes machine code of it; `graph` replays the simplified operators from one generated Python function, each
+called past its Python wrapper, each intermediate freed after its last use.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def keep_what_is_broadcast(graph: Graph) -> None:
             realized(graph, node)
 
 
-def largest_use(node: Node, depth: int = 4) -> int:
-    """The most elements of what is computed from a node without memory in between: by pointwise operators, views, copies."""
+def largest_use(node: Any, depth: int = 4) -> int:
+    """The most elements of what is computed from a node with no memory in between: by pointwise operators and views."""
     sizes = [0]
     for user in node.users:
         val = user.meta.get("val")
@@ -152,7 +152,7 @@ def largest_use(node: Node, depth: int = 4) -> int:
     return max(sizes)
 
 
-def fuses(node: Node) -> bool:
+def fuses(node: Any) -> bool:
     """Whether inductor computes an operator inside of what uses it."""
     return torch.Tag.pointwise in node.target.tags or node.target in (aten.clone.default, aten.cat.default)
 
@@ -251,9 +251,11 @@ class Lines:
         self.names: dict[Any, str] = {}
 
     def add(self, line: str) -> None:
+        """One line of the body."""
         self.lines.append("    " + line)
 
     def begin(self, name: str, inputs: list[Node]) -> None:
+        """The head of the function."""
         self.lines.append(f"def {name}(inputs):")
         for k, node in enumerate(inputs):
             self.names[node] = f"i{k}"
@@ -280,7 +282,7 @@ class Lines:
     def step(self, node: Node) -> None:
         """The line of one node."""
         if node.op == "get_attr":
-            self.names[node] = self.object(self.constants[node.target])
+            self.names[node] = self.object(self.constants[str(node.target)])
             return
         if node.op != "call_function":
             return
@@ -293,6 +295,7 @@ class Lines:
         self.add(f"{name} = {self.object(call)}({', '.join(args)})")
 
     def free(self, nodes: list[Node]) -> None:
+        """Let go of what nothing reads any more."""
         names = [self.names[n] for n in nodes if n.op == "call_function"]
         if names:
             self.add("del " + ", ".join(names))

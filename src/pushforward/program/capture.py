@@ -1,8 +1,8 @@
 """Recording: a function, whatever transforms it is made of, as one flat graph of ATen operators.
 
-The function runs once on fake tensors, so nothing is computed. Where Python needs a value (`if x > 0`, `.item()`), the operators
-recorded so far are run on the real inputs, the answer is noted as a question with its answer, and recording goes on along
-the path taken.
+The function runs once on fake tensors, so nothing is computed. Where Python needs a value (`if x > 0`, `.item()`),
+the operators recorded so far are run on the real inputs, the answer is noted as a question with its answer, and
+recording goes on along the path taken.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Origin:
-    """Where in the user's code an operator comes from: code object, instruction, and whether it is part of a backward pass."""
+    """Where in the user's code an operator comes from, and whether it is part of a backward pass."""
 
     code: Any
     instruction: int

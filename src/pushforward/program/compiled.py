@@ -1,7 +1,7 @@
 """`compile`: a function whose transforms are gone after the first call.
 
-Each call goes down a short list of entries, the last used one first; an entry is generated code that checks whether its program fits
-and runs it. What no entry takes is recorded, simplified, compiled and added to the list.
+Each call goes down a short list of entries, the last used one first; an entry is generated code that checks whether
+its program fits and runs it. What no entry takes is recorded, simplified, compiled and added to the list.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ ANSWERS = 32  # values that Python may ask for in one program
 def compile(fn: Callable[..., Any], *, backend: str = "auto", dynamic: bool | None = None) -> Any:
     """A function that does what `fn` does, from a program recorded at the first call.
 
-    Transforms inside and around `fn` are gone from the program. Tensors and module parameters that `fn` captures are inputs, read at each
-    call: writes, `.data`, `load_state_dict`, optimiser steps and rebinding are seen. Python numbers in closures, in globals and among the
-    attributes that the code names are conditions: when one changes, a new program is made. What no code of `fn` names (a number in a
-    foreign object, a hook, an environment variable) is taken as it was.
+    Transforms inside and around `fn` are gone from the program. Tensors and module parameters that `fn` captures are
+    inputs, read at each call: writes, `.data`, `load_state_dict`, optimiser steps and rebinding are seen. Python
+    numbers in closures, in globals and among the attributes that the code names are conditions: when one changes, a
+    new program is made. What no code of `fn` names (a number in a foreign object, a hook, an environment variable) is
+    taken as it was.
 
     Args:
         fn: a function of tensors in any pytrees; other leaves are part of the program.
-        backend: "inductor" (machine code; needs a C++ compiler), "graph" (the simplified operators, replayed), or "auto": the first that works.
-        dynamic: True makes the first dimension of every tensor argument a symbol, so that one program serves all sizes; None does so
-            for dimensions that are seen to change; False makes a program for each size.
+        backend: "inductor" (machine code; needs a C++ compiler), "graph" (the simplified operators, replayed), or
+            "auto": the first that works.
+        dynamic: True makes the first dimension of every tensor argument a symbol, so that one program serves all
+            sizes; None does so for dimensions that are seen to change; False makes a program for each size.
 
     Returns:
-        A function; `programs` lists its programs. Its results can be differentiated by autograd and by the transforms here.
+        A function; `programs` lists its programs. Its results can be differentiated by autograd and by the transforms
+        here.
 
     Example:
         >>> import torch, pushforward as pf
@@ -70,6 +73,9 @@ def compile(fn: Callable[..., Any], *, backend: str = "auto", dynamic: bool | No
         for entry in entries:
             out = entry(args, kwargs)
             if out is not miss:
+                if entry is not entries[0]:
+                    entries.remove(entry)
+                    entries.insert(0, entry)
                 return out
         return slow(args, kwargs)
 
@@ -142,9 +148,7 @@ class Cache:
             except TooManyQuestions:
                 raise
             except Exception as error:
-                self.say(
-                    f"its sizes could not be symbols ({type(error).__name__}), so that each size has a program of its own"
-                )
+                self.say(f"its sizes could not be symbols ({type(error).__name__}): each size has a program of its own")
                 self.dynamic = False
         if program is None:
             open_dims = None

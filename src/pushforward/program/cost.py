@@ -1,8 +1,8 @@
 """What a program costs: operators, floating-point operations, bytes moved, and the most bytes alive at once.
 
-Bytes read and written count every operator on its own, as eager execution does. Peak bytes follow the life of each piece
-of memory from the operator that allocates it to the last that reads it; views share the memory of their base. Inputs are counted
-apart, because the caller holds them.
+Bytes read and written count every operator on its own, as eager execution does. Peak bytes follow the life of each
+piece of memory from the operator that allocates it to the last that reads it; views share the memory of their base.
+Inputs are counted apart, because the caller holds them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.operators} operators, {self.flops:,} flops, {self.bytes_read:,} bytes read, {self.bytes_written:,} written, "
+            f"{self.operators} operators, {self.flops:,} flops, "
+            f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, "
             f"peak {self.peak_bytes:,} bytes beside {self.input_bytes:,} of inputs"
         )
 

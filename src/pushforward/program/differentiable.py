@@ -1,7 +1,8 @@
-"""Programs that autograd can differentiate: a compiled forward program, and a compiled program of its vector-Jacobian product.
+"""Programs that autograd can differentiate: a forward program, and a program of its vector-Jacobian product.
 
-The product is recorded from the user's function itself, with autograd alive, and not from the forward graph, where the user's own
-`.detach()` can no longer be told from the engine's. It is again a differentiable program, so that there are derivatives of any order.
+The product is recorded from the user's function itself, with autograd alive, and not from the forward graph, where
+the user's own `.detach()` can no longer be told from the engine's. It is again a differentiable program, so that
+there are derivatives of any order.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ def smooth(x: Tensor) -> bool:
 
 
 class Flat:
-    """A program as a function of a flat list of inputs, compiled when first called, differentiable where inputs require grad.
+    """A program as a function of one list of inputs, compiled when first called, differentiable by autograd.
 
-    `live` is the same as ordinary code: a function of the argument tensors alone, which reads what is captured from where it is.
+    `live` is the same as ordinary code: a function of the argument tensors alone, which reads what is captured from
+    where it is.
     """
 
     def __init__(self, program: Program, live: Live, backend: str) -> None:
@@ -59,7 +61,7 @@ class Flat:
         return self.run(inputs)
 
     def pull(self, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Callable[[list[Tensor]], Any]:
-        """The product of cotangents with the Jacobian by the inputs that require grad; made at the first backward pass."""
+        """Cotangents times the Jacobian by the inputs that require grad; made at the first backward pass."""
         if mode_count() or any(type(c) is not Tensor for c in cotangents):
             return by_hand(self, inputs)  # the backward pass of a transform under way: it sees ordinary code
         key = tuple((x.shape, x.requires_grad) for x in inputs)
@@ -103,7 +105,7 @@ def without_questions(program: Program) -> torch.fx.Graph:
 
 
 def product_of(flat: Flat, inputs: Sequence[Tensor]) -> Live:
-    """The product as ordinary code: a function of the arguments and the cotangents; `inputs` says which of them require grad."""
+    """The product as ordinary code: a function of arguments and cotangents, by those `inputs` that require grad."""
     n = flat.arguments
     wanted = [x.requires_grad for x in inputs]
     captured = list(inputs[n:])
@@ -137,7 +139,7 @@ def make_pull(flat: Flat, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
     with torch.enable_grad():
         try:
             program = build(product, (*inputs[:n], *cotangents), {}, answers=64)
-        except Exception as error:  # noqa: BLE001  (the product itself runs; if it cannot, its own error is the one to see)
+        except Exception as error:
             say_once(f"the backward pass could not be recorded ({type(error).__name__}: {error})")
             return by_hand(flat, inputs)
     if len(program.questions) > len(flat.program.questions) or program.writes:

@@ -1,6 +1,7 @@
 """Operators as people write them: `a * b`, `x.view(3, 4)`, `x[:, 2]`.
 
-A form gets the node, the text of its positional arguments and of its keyword arguments, and returns an expression or None.
+A form gets the node, the text of its positional arguments and of its keyword arguments, and returns an expression or
+None.
 """
 
 from __future__ import annotations

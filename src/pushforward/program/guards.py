@@ -1,7 +1,7 @@
 """The code in front of a compiled program: does it fit this call, and with what inputs?
 
-A guard is one generated Python function: it takes the arguments apart, reads captured tensors from where the user's function keeps
-them, checks Python values by identity, and leaves the check of all tensors to one compiled call.
+A guard is one generated Python function: it takes the arguments apart, reads captured tensors from where the user's
+function keeps them, checks Python values by identity, and leaves the check of all tensors to one compiled call.
 """
 
 from __future__ import annotations

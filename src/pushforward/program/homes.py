@@ -1,7 +1,7 @@
 """Where a function keeps what it captures: closure cells, globals, attributes, module parameters, containers.
 
-The walk starts at the function and follows what its code can name. It gives, for each tensor found, the expressions that read it
-again (so that rebinding is seen), and for Python values the conditions under which a program stays valid.
+The walk starts at the function and follows what its code can name. It gives, for each tensor found, the expressions
+that read it again (so that rebinding is seen), and for Python values the conditions under which a program stays valid.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Walk:
         elif isinstance(value, _NUMBERS):
             if not guarded:
                 self.number(value, expression)
-        elif isinstance(value, (types.ModuleType, type)) or isinstance(value, types.BuiltinFunctionType):
+        elif isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
             return
         elif isinstance(value, (list, tuple, dict)) and len(value) <= _LONGEST:
             self.container(value, expression, name)
@@ -207,7 +207,7 @@ class _Walk:
                     yield content, f"{held}.__dict__[{label!r}]", joined(name, label), False
 
     def of_object(self, value: Any, name: str) -> Iterator[tuple[Any, str, str, bool]]:
-        call = getattr(type(value), "__call__", None)
+        call = inspect.getattr_static(type(value), "__call__", None)
         if isinstance(call, types.FunctionType):
             yield call, self.constant(call), name, True
         for label in sorted(self.attributes):

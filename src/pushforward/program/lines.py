@@ -80,9 +80,10 @@ def assignments(filename: str) -> dict[tuple[int, int], tuple[str, tuple[str, ..
 
 
 def name_variables(graph: Graph) -> None:
-    """Mark the operators whose value the user's code calls by a name: of each group from one instruction, the first that fits.
+    """Mark the operators whose value the user's code calls by a name: of one instruction's, the first that fits.
 
-    Done before anything is simplified: where the value itself is not needed and only its tangent is, nothing gets the name.
+    Done before anything is simplified: where the value itself is not needed and only its tangent is, nothing gets the
+    name.
     """
     group: list[Node] = []
     for node in graph.nodes:

@@ -1,7 +1,7 @@
 """Programs as PyTorch code: one function, one operator a line, under the user's lines they come from.
 
-Every line is tried on fake tensors before it is printed; an operator that has no form in `torch` of the same result is printed as
-`torch.ops.aten…`.
+Every line is tried on fake tensors before it is printed; an operator that has no form in `torch` of the same result
+is printed as `torch.ops.aten…`.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Question:
 class Program:
     """A function at given shapes as a flat graph of ATen operators without writes.
 
-    `graph` takes the tensors of the arguments in order, then the captured ones, and gives the tensors of the result, then the
-    values that the function's Python code asked for.
+    `graph` takes the tensors of the arguments in order, then the captured ones, and gives the tensors of the result,
+    then the values that the function's Python code asked for.
     """
 
     name: str
@@ -110,11 +110,12 @@ class Program:
         """Run the program; the arguments have the structure and shapes it was traced for."""
         leaves, spec = tree.flat((args, kwargs))
         if spec != self.in_spec:
-            msg = f"program {self.name}: it was traced for arguments of structure {self.in_spec}, but was called with {spec}"
+            msg = f"program {self.name}: it was traced for the structure {self.in_spec}, but was called with {spec}"
             raise ArgumentError(msg)
         for given, expected, k in zip(self.arguments, self.examples, self.places, strict=False):
             if not self.symbolic and leaves[k].shape != expected.shape:
-                msg = f"program {self.name}: {given.path} was traced with shape {list(expected.shape)}, but is {list(leaves[k].shape)}"
+                shapes = f"was traced with shape {list(expected.shape)}, but is {list(leaves[k].shape)}"
+                msg = f"program {self.name}: {given.path} {shapes}"
                 raise ArgumentError(msg)
         flat = [leaves[k] for k in self.places] + [i.example for i in self.captured]
         outs = self.module(*flat)
@@ -136,15 +137,15 @@ class Program:
 def trace(fn: Callable[..., Any]) -> Callable[..., Program]:
     """The program that a function runs at given arguments: `trace(fn)(*args)`.
 
-    Nothing is computed, unless the function's Python code asks for a value (`if x.sum() > 0`); then what leads to that value is, and
-    the program is that of the branch taken, with the value noted in `program.questions`.
+    Nothing is computed, unless the function's Python code asks for a value (`if x.sum() > 0`); then what leads to
+    that value is, and the program is that of the branch taken, with the value noted in `program.questions`.
 
     Args:
         fn: a function of tensors, with any transforms in it or around it.
 
     Returns:
-        A function of `fn`'s arguments that returns a `Program`: `print` shows it as PyTorch code, `cost()` says what it costs, calling
-        it runs it.
+        A function of `fn`'s arguments that returns a `Program`: `print` shows it as PyTorch code, `cost()` says what
+        it costs, calling it runs it.
 
     Example:
         >>> import torch, pushforward as pf
@@ -164,7 +165,8 @@ def trace(fn: Callable[..., Any]) -> Callable[..., Program]:
 def source(fn: Callable[..., Any]) -> Callable[..., str]:
     """The PyTorch code that a transformed function runs at given arguments: `source(fn)(*args)`.
 
-    The code is a module text with one function; it runs as it is, except that tensors captured by `fn` are its last parameters.
+    The code is a module text with one function; it runs as it is, except that tensors captured by `fn` are its last
+    parameters.
 
     Example:
         >>> import torch, pushforward as pf
@@ -191,7 +193,8 @@ def build(
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     for k in places:
         if isinstance(leaves[k], Traced):
-            msg = f"trace({label(fn)}): {argument_paths(args, kwargs)[k]} is a value of a running transform; trace needs plain tensors"
+            path = argument_paths(args, kwargs)[k]
+            msg = f"trace({label(fn)}): {path} is a value of a running transform; trace needs plain tensors"
             raise ArgumentError(msg)
     result: dict[str, Any] = {}
 

@@ -1,7 +1,7 @@
 """The rules of simplification: zeros and ones in arithmetic, views of views, copies nobody needs.
 
-A rule gets the rewriter, the operator, its arguments as nodes of the new graph and the fake result; it returns a node in place of
-the operator, or None.
+A rule gets the rewriter, the operator, its arguments as nodes of the new graph and the fake result; it returns a node
+in place of the operator, or None.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def order_of(node: Node) -> list[int] | None:
     n = value(node).dim()
     order = list(range(n))
     if node.target is aten.permute.default:
-        return [d % n for d in node.args[1]]
+        return [d % n for d in node.args[1]]  # type: ignore[union-attr]
     if node.target is aten.t.default:
         return order[::-1]
     if node.target in (aten.transpose.int, aten.swapaxes.default):

@@ -1,7 +1,7 @@
 """Simplification of a flat graph without writes: one pass rebuilds it node by node.
 
-Each node is tried against the rules in turn (constant folding, arithmetic with zeros and ones, views of views); what no rule
-takes is emitted unless an equal node exists. Nodes that nothing uses are dropped at the end.
+Each node is tried against the rules in turn (constant folding, arithmetic with zeros and ones, views of views); what
+no rule takes is emitted unless an equal node exists. Nodes that nothing uses are dropped at the end.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Rewriter:
                 if made is not None:
                     return made
         node = self.plain(target, args, kwargs, val)
-        if is_alias_target(target) and args and args[0] in self.known and node not in self.known:
+        if isinstance(val, Tensor) and is_alias_target(target) and args[0] in self.known and node not in self.known:
             self.known[node] = self.real(target, args, kwargs)
         return node
 
@@ -166,7 +166,7 @@ class Rewriter:
         """Note factories of constants."""
         val = node.meta.get("val")
         target, args = node.target, node.args
-        if not static(val) or node.kwargs.get("layout") not in (None, torch.strided):
+        if val is None or not static(val) or node.kwargs.get("layout") not in (None, torch.strided):
             return
         name = getattr(target, "_opname", "") or str(getattr(target, "overloadpacket", target)).removeprefix("aten.")
         if name in ("zeros", "zeros_like", "new_zeros"):

@@ -21,7 +21,7 @@ _RECORDING = (FakeTensor, FakeTensorMode, make_fx, get_proxy_mode, get_proxy_slo
 
 # Operators of a backward pass are annotated with the line of the forward operator of the same sequence number.
 current_backward_node = torch._C._current_autograd_node
-next_sequence_number = torch._C._autograd._get_sequence_nr
+next_sequence_number = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
 def new_fake_mode(*, static: bool = True) -> FakeTensorMode:
@@ -63,7 +63,7 @@ def global_state_guard() -> Any:
 
 
 def size_check(mode: FakeTensorMode, fakes: list[Any]) -> Any:
-    """What symbolic sizes were assumed to be while recording, as a function of `{"t0": tensor, …}`; None where nothing was."""
+    """What symbolic sizes were assumed to be while recording, as a function of `{"t0": tensor, …}`; or None."""
     from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
     code = mode.shape_env.produce_guards_expression(fakes, ignore_static=True)  # type: ignore[union-attr]
@@ -76,12 +76,12 @@ def last_node(graph: torch.fx.Graph) -> torch.fx.Node:
 
 
 # Whether a functional tensor was written to: writes to inputs become copies at the end of a program.
-was_written = torch._functionalize_has_data_mutation
+was_written = torch._functionalize_has_data_mutation  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def inductor_settings(mode: FakeTensorMode, options: dict[str, Any]) -> Iterator[None]:
-    """What all steps of inductor read: its options (decompositions of random operators depend on one) and the fake mode."""
+    """What all steps of inductor read: its options (decompositions depend on some) and the fake mode."""
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
     from torch._inductor.virtualized import V
@@ -103,8 +103,8 @@ def inductor_compile(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 
 
 def realized(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """Let inductor keep a value in memory, where it would compute it again for every element of what it is broadcast to."""
-    import torch._inductor.test_operators  # noqa: F401  (registers the operator; it has no public name)
+    """Let inductor keep a value, where it would compute it again for every element of what it is broadcast to."""
+    import torch._inductor.test_operators  # registers the operator; it has no public name
 
     with graph.inserting_after(node):
         kept = graph.call_function(torch.ops._inductor_test.realize.default, (node,))
