@@ -1,9 +1,9 @@
 """What each way to a Jacobian would cost, in evaluations of the function.
 
 One evaluation is metered: operators K, numbers written E, time t. A mapped pass of a chunk of B directions pays the
-overhead of our interpreters once for each operator, and moves about 2 B E numbers forward, 3 B E in reverse:
+overhead of our interpreters once for each operator, and moves about 2 B E numbers:
 
-    t_chunk = K · overhead + B · E · per number · (2 or 3),   t = K · plain + E · per number.
+    t_chunk = K · overhead + 2 · B · E · per number,   t = K · plain + E · per number.
 
 The constants are ratios measured on torch 2.13; they only have to rank the candidates.
 """
@@ -21,9 +21,11 @@ from .problem import Problem
 Tensor = torch.Tensor
 
 # Seconds an operator costs by itself, and under a mapped forward or reverse pass.
-PLAIN, FORWARD, REVERSE = 2.0e-6, 22.0e-6, 45.0e-6
+PLAIN, FORWARD, REVERSE = 2.0e-6, 45.0e-6, 26.0e-6
+# What a reverse pass pays once besides: variables, the engine, seeds of the outputs.
+REVERSE_ONCE = 100.0e-6
 # Numbers moved by one direction, against those written by one evaluation.
-FORWARD_NUMBERS, REVERSE_NUMBERS = 2.0, 3.0
+FORWARD_NUMBERS, REVERSE_NUMBERS = 2.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,6 @@ def price(candidate: Candidate, cost: Measured) -> None:
         seconds += chunks * cost.operators * FORWARD
         seconds += candidate.forward * cost.elements * cost.per_number * FORWARD_NUMBERS
     if candidate.reverse:
-        seconds += chunks * cost.operators * REVERSE
+        seconds += chunks * cost.operators * REVERSE + REVERSE_ONCE
         seconds += candidate.reverse * cost.elements * cost.per_number * REVERSE_NUMBERS
     candidate.evaluations = seconds / max(cost.seconds, 1e-9)

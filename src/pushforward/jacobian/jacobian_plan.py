@@ -65,10 +65,11 @@ class JacobianPlan:
         verify: bool,
         show_progress: bool,
         symmetric: bool,
+        narrow: Any = None,
     ) -> None:
         self.problem, self.candidate, self.cost, self.candidates = problem, candidate, cost, candidates
         self.detected, self.colouring, self.sparse_result = detected, colouring, sparse_result
-        self.verify, self.show_progress, self.symmetric = verify, show_progress, symmetric
+        self.verify, self.show_progress, self.symmetric, self.narrow = verify, show_progress, symmetric, narrow
         self.n, self.m = problem.n, problem.m
         self.outs_like = [(tuple(o.shape), o.dtype) for o in problem.outs]
         self.like = signature(problem.args, problem.kwargs)
@@ -163,7 +164,9 @@ class JacobianPlan:
         problem = Problem(old.func, old.argnums, args, kwargs, old.has_aux, old.what)
         wanted = self.verify and (not self._verified or not self.trusted) if verify is None else verify
         passes = Passes(problem, self.progress())
-        if self.colouring is None:
+        if self.mode == "narrow":
+            blocks = self.through_cut(passes)
+        elif self.colouring is None:
             blocks = self.dense(passes)
         else:
             blocks = self.sparse(passes, check=wanted)
@@ -188,6 +191,25 @@ class JacobianPlan:
         else:
             outs = self.outs_smooth()
             matrix = passes.reverse(lambda a, b: one_hot(None, outs, a, b), self.m, chunk)
+        return cut_dense(problem, matrix)
+
+    def through_cut(self, passes: Passes) -> list[list[Tensor]]:
+        """Blocks from the two parts of a function that narrows inside, checked by one random product."""
+        problem = passes.problem
+        direction = [torch.randn(x.shape, dtype=x.dtype, device=x.device) for x in problem.leaves]
+        wanted = passes.forward(lambda *_: [d[None] for d in direction], 1, None, turned=False)[0]
+        matrix = self.narrow.jacobian(problem, self.chunk_size)
+        with torch.no_grad():
+            vector = torch.cat([d.reshape(-1) for d in direction])
+            terms = matrix.detach() @ vector.to(matrix.dtype)
+            scale = matrix.detach().abs() @ vector.abs().to(matrix.dtype) + wanted.detach().abs()
+            bad = (terms - wanted.detach()).abs() > scale * torch.finfo(matrix.dtype).eps ** 0.5
+        if bool(bad.any()):
+            msg = (
+                f"{problem.what}({name_of(problem.func)}): the traced program that was cut at its narrow place is not the function "
+                "any more (a captured value changed, or a branch); make another plan"
+            )
+            raise PatternError(msg)
         return cut_dense(problem, matrix)
 
     def outs_smooth(self) -> list[Tensor]:

@@ -8,6 +8,7 @@ and the fastest that fits is taken.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..sparsity.detect import Detected, NoPatternError, detect
 from .chunks import fit
 from .colouring import Colouring, bidirectional_colouring, column_colouring, row_colouring
 from .cost import Candidate, Measured, measure, price
-from .jacobian_plan import JacobianPlan
+from .jacobian_plan import JacobianPlan, PatternError
 from .memory import OutOfBudgetError, in_words
 from .problem import Problem
 
@@ -31,6 +32,11 @@ MODES = ("auto", "forward", "reverse", "both")
 # "auto" sparsity is taken when it is so much faster than the dense way, and the matrix so empty.
 WORTH_SPARSE = 0.7
 EMPTY_ENOUGH = 0.25
+
+# The function is traced, to look for a narrow place, where the best dense way would take so many seconds; the first time the
+# tracer has to be imported, which takes longer.
+WORTH_TRACING, WORTH_IMPORTING = 0.02, 1.0
+TRACER = "torch.fx.experimental.proxy_tensor"
 
 
 def check_options(what: str, mode: Any, sparsity: Any) -> None:
@@ -123,6 +129,10 @@ def planned(
             candidates.append(candidate)
     for c in candidates:
         price(c, cost)
+    narrow = None
+    fastest = min((c.evaluations for c in candidates), default=0.0) * cost.seconds
+    if found is None and mode == "auto" and fastest > (WORTH_TRACING if TRACER in sys.modules else WORTH_IMPORTING):
+        narrow = narrow_candidate(problem, candidates, cost)
     make = functools.partial(
         JacobianPlan,
         problem,
@@ -140,6 +150,7 @@ def planned(
             detected=found if used else None,
             colouring=colourings.get(id(candidate)),
             sparse_result=used and sparsity is not None,
+            narrow=narrow if candidate.mode == "narrow" else None,
         )
 
     budget = fit(candidates, plan_of, cost, problem, memory, chunk_size)
@@ -147,6 +158,36 @@ def planned(
     made = plan_of(chosen)
     made.reason, made.budget = reason, budget
     return made
+
+
+def narrow_candidate(problem: Problem, candidates: list[Candidate], cost: Measured) -> Any:
+    """The function cut at its narrow place, added to the candidates if it has one and is the same function."""
+    from .narrow import find
+
+    narrow = find(problem)
+    if narrow is None:
+        return None
+    candidate = Candidate("narrow", False, narrow.width, narrow.width, note=f"J = J₂J₁ through {narrow.width} numbers")
+    price(candidate, cost)
+    trial = JacobianPlan(
+        problem,
+        candidate=candidate,
+        cost=cost,
+        candidates=[],
+        detected=None,
+        colouring=None,
+        sparse_result=False,
+        verify=True,
+        show_progress=False,
+        symmetric=False,
+        narrow=narrow,
+    )
+    try:
+        trial.run(problem.args, problem.kwargs)
+    except PatternError:  # the function detaches, or has a derivative of its own
+        return None
+    candidates.append(candidate)
+    return narrow
 
 
 def detected(problem: Problem, mode: str, sparsity: Any, detector: Callable[[str], Detected] | None) -> Detected | None:

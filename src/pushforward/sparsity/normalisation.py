@@ -86,7 +86,7 @@ cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve linalg_inv_ex linalg
 _linalg_slogdet linalg_eig linalg_eigh _linalg_eigh linalg_eigvals _linalg_eigvals linalg_qr linalg_svd _linalg_svd
 linalg_lu linalg_lu_factor_ex linalg_ldl_factor_ex linalg_solve_ex _linalg_solve_ex linalg_lu_solve
 linalg_solve_triangular triangular_solve linalg_lstsq linalg_matrix_exp linalg_householder_product geqrf ormqr
-linalg_pinv lu_unpack linalg_cross linalg_matrix_power
+linalg_pinv lu_unpack linalg_matrix_power
 """
 
 

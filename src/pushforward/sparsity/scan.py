@@ -13,7 +13,7 @@ import torch
 from ..ops import kinds
 from .csr import Array
 from .interpreter import Call, has_labels
-from .kinds import along_dim, dense, over_dims, teach
+from .kinds import along_dim, dense, either, over_dims, teach
 
 # A scan writes down a triangle of pairs; beyond this many it is taken as dense along its line.
 LARGEST_TRIANGLE = 20_000_000
@@ -91,3 +91,13 @@ def transformed(call: Call) -> Any:
     dims = tuple(d % x.dim() for d in call.args[1])
     kept: Array = over_dims(call, labels, dims)
     return np.broadcast_to(kept, tuple(call.outs[0].shape))
+
+
+@teach("linalg_cross")
+def cross(call: Call) -> Any:
+    """Each line of three numbers by itself, in both arguments."""
+    shape = tuple(call.outs[0].shape)
+    joined = either(call, [labels for t in call.args[:2] if (labels := call.labels(t)) is not None])
+    if joined is None:
+        return None
+    return np.broadcast_to(over_dims(call, joined, (call.argument("dim", -1) % len(shape),)), shape)

@@ -1,0 +1,1 @@
+"""Real jobs for sparse Jacobians and Hessians; each file runs by itself."""
