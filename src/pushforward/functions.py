@@ -31,8 +31,7 @@ from .forward.level import Dual
 
 Tensor = torch.Tensor
 Function = torch.autograd.Function
-_ORIGINAL = Function.apply.__func__  # type: ignore[attr-defined]
-_BASE = torch.autograd.function._SingleLevelFunction
+_BASE = torch.autograd.function._SingleLevelFunction  # what every `apply` comes to, also one bound before we were imported
 
 
 class Context:
@@ -94,9 +93,14 @@ def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return _ORIGINAL(cls, *args, **kwargs)
 
 
+def _ORIGINAL(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+    """torch's own `apply`."""
+    return super(_BASE, cls).apply(*args, **kwargs)
+
+
 def install() -> None:
     """Catch `apply` from now on."""
-    Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    _BASE.apply = classmethod(apply)
 
 
 def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -62,8 +62,9 @@ class Reverse:
         with NoFunction():
             if not y.requires_grad:
                 return [None] * len(self.inner), False
-            keep = self.keeps_graph([y])
-            return run_backward((y,), (seed_for(y),), keep, keep, tuple(self.inner), True, accumulate_grad=False), keep
+            keep, seed = self.keeps_graph([y]), seed_for(y)
+        # not under NoFunction: a user's own backward may say `.detach()` and mean it
+        return run_backward((y,), (seed,), keep, keep, tuple(self.inner), True, accumulate_grad=False), keep
 
     def released(self, value: Any, keep: bool) -> Any:
         """An output for the caller: with its graph where that leads outside."""
@@ -144,16 +145,15 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             )
         grads: Any = [None] * len(places)
         if live and places:
-            with NoFunction():
-                grads = run_backward(
-                    tuple([outs[k] for k in live]),
-                    tuple([flat[k] for k in live]),
-                    retain_graph,
-                    create_graph,
-                    tuple(state.inner),
-                    True,
-                    accumulate_grad=False,
-                )
+            grads = run_backward(
+                tuple([outs[k] for k in live]),
+                tuple([flat[k] for k in live]),
+                retain_graph,
+                create_graph,
+                tuple(state.inner),
+                True,
+                accumulate_grad=False,
+            )
         made: list[Any] = [None] * len(leaves)
         for k, x, g in zip(places, state.inner, grads, strict=True):
             made[k] = zeros(x) if g is None else g

@@ -34,11 +34,26 @@ def api_functions(names: str, *places: Any) -> list[Any]:
 
 
 def meta_of(x: Batched) -> Any:
-    """What the wrapper of a like result is made from: kept for results of the same sizes, dtype and layout; False if unfit."""
+    """What the wrapper of a like result is made from, kept with the value; False if it cannot take the short way.
+
+    A ninth entry says that the payload is not contiguous, so that a result has strides of its own.
+    """
     p = x._payload
-    if type(p) is not Tensor or not x._mapped or not p.is_floating_point() or not p.is_contiguous():
+    if type(p) is not Tensor or not x._mapped or not p.is_floating_point():
         return False
-    x._meta = made = (Batched, p.shape[1:], p.stride()[1:], None, None, p.dtype, torch.strided, p.device)
+    made: Any = (Batched, p.shape[1:], p.stride()[1:], None, None, p.dtype, torch.strided, p.device)
+    x._meta = made = made if p.is_contiguous() else (*made, True)
+    return made
+
+
+def like(level: Any, out: Tensor, meta: Any) -> Batched:
+    """A result of the sizes and dtype that `meta` tells."""
+    if len(meta) > 8:
+        return wrap(level, out, True)
+    made: Any = make_wrapper(*meta)
+    made._payload = out
+    made._level = level
+    made._meta = meta
     return made
 
 
@@ -82,11 +97,7 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
             out = func(x._payload)
         finally:
             set_key_excluded(PYTHON_KEY, False)
-    made = make_wrapper(*meta)
-    made._payload = out
-    made._level = level
-    made._meta = meta
-    return made
+    return like(level, out, meta)
 
 
 def binary(func: Any, args: tuple[Any, ...]) -> Any:
@@ -107,7 +118,7 @@ def binary(func: Any, args: tuple[Any, ...]) -> Any:
         other = y._meta or meta_of(y)
         if not other or y._level is not level or other[5] is not meta[5] or len(other[1]) != len(meta[1]):
             return None
-        same = other[1] == meta[1]
+        same = other[1] == meta[1] and len(other) == 8
         y = y._payload
     elif kind is float or kind is int:
         same = True
@@ -119,13 +130,7 @@ def binary(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     first, second = (x._payload, y) if x is args[0] else (y, x._payload)
     out = func(first, second) if level.held else direct(func, first, second)
-    if not same:
-        return wrap(level, out, True)
-    made = make_wrapper(*meta)
-    made._payload = out
-    made._level = level
-    made._meta = meta
-    return made
+    return like(level, out, meta) if same else wrap(level, out, True)
 
 
 def total(func: Any, args: tuple[Any, ...]) -> Any:

@@ -70,14 +70,14 @@ def gradient(
             if scores is None or not scores.requires_grad:
                 return [None] * len(leaves), result, aux, False
             keep = connected or reach_outside([scores], inner)
-            pop_mode(None)
-            try:
-                grads = run_backward(
-                    (scores,), (torch.ones_like(scores),), keep, keep, tuple(inner), True, accumulate_grad=False
-                )
-            finally:
-                push_mode(level)
-            return [None if g is None else wrap(began, g, True) for g in grads], result, aux, keep
+            with NoDispatch():
+                seed = torch.ones_like(scores)
+        pop_mode(None)
+        try:
+            grads = run_backward((scores,), (seed,), keep, keep, tuple(inner), True, accumulate_grad=False)
+        finally:
+            push_mode(level)
+        return [None if g is None else wrap(began, g, True) for g in grads], result, aux, keep
     finally:
         level = level.newest()
         level.payload_graphs -= 1

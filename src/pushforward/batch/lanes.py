@@ -134,7 +134,7 @@ class Lanes:
 
     def leave(self, kept: Tensor) -> None:
         """Let all lanes but `kept` leave: a successor goes on in this level's place."""
-        made = object.__new__(type(self))
+        made: Any = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.size, made.kept, made.lanes, made.first = len(kept), kept, self.numbers(kept), self.root()
         self.successor, self.alive = made, False
@@ -160,32 +160,30 @@ class Lanes:
                 payload = payload.index_select(0, self.place_of(newest).to(payload.device))
             return newest.agree_on_numbers(payload)
         with plainly():
-            if self.size == 1:
-                self.root().asked += 1
-                return payload.item()
-            codes = payload.detach()
-            if codes.dtype is torch.bool:
-                groups = [codes.nonzero().flatten(), codes.logical_not().nonzero().flatten()]
-                if not len(groups[0]) or not len(groups[1]):
-                    self.root().asked += 1
-                    return bool(len(groups[0]))
-                groups, values = [g.cpu() for g in groups], None
-            elif codes.is_complex() or not bool((codes == codes).all()):
-                values = payload.tolist()
-                groups = None
-            else:
-                values = None
-                if bool((codes == codes[0]).all()):
-                    self.root().asked += 1
-                    return codes[0].item()
-                _, code, counts = torch.unique(codes, return_inverse=True, return_counts=True)
-                groups = list(torch.argsort(code, stable=True).cpu().split(counts.tolist()))
+            groups = equal_numbers(payload)
         if groups is None:
+            values = python_value(payload)
             return values[self.choose([_freeze(v) for v in values])]
         self.root().asked += 1
-        lane = self.split(groups)
+        lane = self.split(groups) if len(groups) > 1 else 0
         with plainly():
             return payload[lane].item()
+
+
+def equal_numbers(payload: Tensor) -> list[Tensor] | None:
+    """Which lanes have equal numbers; None where it takes more to compare them (complex numbers, NaN)."""
+    codes = payload.detach()
+    if len(codes) == 1:
+        return [torch.zeros(1, dtype=torch.long)]
+    if codes.dtype is torch.bool:
+        groups = [codes.nonzero().flatten().cpu(), codes.logical_not().nonzero().flatten().cpu()]
+        return [g for g in groups if len(g)]
+    if codes.is_complex() or not bool((codes == codes).all()):
+        return None
+    if bool((codes == codes[0]).all()):
+        return [torch.zeros(1, dtype=torch.long)]
+    _, code, counts = torch.unique(codes, return_inverse=True, return_counts=True)
+    return list(torch.argsort(code, stable=True).cpu().split(counts.tolist()))
 
 
 class plainly:

@@ -316,12 +316,19 @@ class BatchLevel(Level, Lanes):
         cell = base._cell
         if cell is None:
             cell = base._cell = Cell(base, (base._payload, base._mapped))
-        offset = payload.storage_offset() - cell.root[0].storage_offset() if payload.layout is torch.strided else 0
+        strided = payload.layout is torch.strided
+        offset = payload.storage_offset() - cell.root[0].storage_offset() if strided else 0
+        sizes, strides = payload.shape, payload.stride() if strided else ()
         if mapped:
-            made = wrap_like(Batched, payload, payload.shape[1:], payload.stride()[1:], offset)
+            sizes, strides = sizes[1:], strides[1:]
+        if strided:
+            made: Any = make_wrapper(
+                Batched, sizes, strides, offset or None, None, payload.dtype, torch.strided, payload.device
+            )
         else:
-            made = wrap_like(Batched, payload, payload.shape, payload.stride(), offset)
-        copy_lazy_bits(made, payload)
+            made = wrap_like(Batched, payload, sizes, strides, 0)
+        if payload.dtype.is_complex or self.complex:
+            copy_lazy_bits(made, payload)
         made._payload = payload
         if not mapped:
             made._mapped = False

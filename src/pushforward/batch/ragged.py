@@ -142,7 +142,7 @@ class Ragged:
         return self
 
 
-tree.torch_tree.register_pytree_node(Ragged, lambda r: (r.rows, None), lambda rows, _: Ragged(rows))
+tree.torch_tree.register_pytree_node(Ragged, lambda r: (r.rows, None), lambda rows, _: Ragged(list(rows)))
 
 
 def ragged(tensors: Any) -> Ragged:

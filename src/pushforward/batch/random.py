@@ -60,11 +60,7 @@ def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, 
 
     else:
         rule = e.rule("batch")
-        compute = looped(func, flags, kwargs)
-        if rule is not None:
-
-            def compute(size: int, values: Any) -> Any:
-                return rule(func, Sized(size), values, flags, kwargs)
+        compute = looped(func, flags, kwargs) if rule is None else ruled(rule, func, flags, kwargs)
 
     return for_all_lanes(level, e, func, compute, values, flags, kwargs), True
 
@@ -76,7 +72,9 @@ def draw_into(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: 
     if level.randomness == "same":
         keep_state(level, values, kwargs)
         if not any(flags[1:]):
-            like = values[0].select(0, 0) if flags[0] and level.size else values[0]
+            if flags[0] and not level.size:
+                return values[0].clone(), True
+            like = values[0].select(0, 0) if flags[0] else values[0]
             fresh = like.detach().clone()
             func(fresh, *values[1:], **kwargs)
             return (fresh.unsqueeze(0).expand(level.size, *fresh.shape), True) if flags[0] else (fresh, False)
@@ -160,6 +158,15 @@ def chosen(out: Any, places: Tensor) -> Any:
     return tuple(chosen(o, places) if isinstance(o, Tensor) else o for o in out)
 
 
+def ruled(rule: Any, func: Any, flags: Any, kwargs: Any) -> Callable[[int, Any], Any]:
+    """An operator with a batching rule of its own."""
+
+    def compute(size: int, values: Any) -> Any:
+        return rule(func, Sized(size), values, flags, kwargs)
+
+    return compute
+
+
 def looped(func: Any, flags: Any, kwargs: Any) -> Callable[[int, Any], Any]:
     """An operator that is called once for each lane."""
 
@@ -209,7 +216,7 @@ def seeded(level: Any, repeats: Any, func: Any, values: Any, flags: Any, kwargs:
 @contextlib.contextmanager
 def shared_below(level: Any) -> Iterator[None]:
     """Draws of the levels below are the same for all their lanes: each of them runs this call with the same seed."""
-    others = [v for v in THREAD.levels if v is not level and hasattr(v, "randomness")]
+    others: list[Any] = [v for v in THREAD.levels if v is not level and hasattr(v, "randomness")]
     before = [(v, v.randomness, v.call) for v in others]
     for v in others:
         v.randomness, v.call = "same", None

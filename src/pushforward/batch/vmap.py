@@ -102,7 +102,7 @@ def vmap(
         if size < 0:
             leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)
         else:
-            leaves, spec, dims = args, None, (0,) * len(args)
+            leaves, spec, dims = list(args), None, [0] * len(args)
         try:
             out = run(settings, leaves, spec, dims, size)
         except NeedsGraph as found:

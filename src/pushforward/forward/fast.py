@@ -20,6 +20,7 @@ from .level import Dual, wrap
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+SELECT = torch.ops.aten.select.int
 _PLAIN = frozenset({Tensor, Parameter})
 
 UNARY = (
@@ -28,8 +29,11 @@ UNARY = (
 )
 
 
-def compute(level: Any, function: Any, *args: Any) -> Any:
-    """`function(*args)` on payloads with dispatch off, giving (out, tangent); None where the long way must be taken."""
+def compute(level: Any, function: Any, *args: Any, view: bool = False) -> Any:
+    """`function(*args)` on payloads with dispatch off, giving (out, tangent); None where the long way must be taken.
+
+    The pair is wrapped, but for a view, which its base wraps.
+    """
     if not (level.on_top() and is_grad_enabled() and not level.suspended):
         return None
     below = None
@@ -49,8 +53,8 @@ def compute(level: Any, function: Any, *args: Any) -> Any:
         if below is not None:
             below.held = False
             HELD.levels -= 1
-    if tangent is None:
-        return None
+    if tangent is None or view:
+        return (out, tangent) if view else None
     made = wrap(level, out, tangent)
     if below is not None:
         made._loose = True
@@ -204,6 +208,45 @@ def total(func: Any, args: tuple[Any, ...]) -> Any:
     return compute(x._level, moved, func, x._primal, x._tangent)
 
 
+def item(func: Any, args: tuple[Any, ...]) -> Any:
+    """`x[k]` with an int, as a view that knows its base."""
+    x, k = args
+    if type(x) is not Dual or type(k) is not int or x._tangent is None or not plain_dual(x) or x._primal.dim() < 1:
+        return None
+    if not -x._primal.shape[0] <= k < x._primal.shape[0] or not x._primal.is_floating_point():
+        return None
+    del func
+    return compute_view(x, k)
+
+
+def compute_view(x: Dual, k: int) -> Any:
+    """Primal and tangent of an item, wrapped as a view of `x`."""
+    level = x._level
+    pair = compute(level, _items, x._primal, x._tangent, k, view=True)
+    return None if pair is None else level.wrap_view(x, (SELECT, (0, k), {}, None), *pair)
+
+
+def _items(p: Tensor, t: Any, k: int) -> tuple[Any, Any]:
+    return p[k], t[k]
+
+
+def stack(func: Any, args: tuple[Any, ...]) -> Any:
+    """`torch.stack` of dual numbers of one size, all with tangents."""
+    values = args[0]
+    if len(args) != 1 or type(values) not in (list, tuple) or not values or type(values[0]) is not Dual:
+        return None
+    level = values[0]._level
+    for v in values:
+        if type(v) is not Dual or v._level is not level or v._tangent is None or not plain_dual(v):
+            return None
+    del func
+    return compute(level, _stacks, [v._primal for v in values], [v._tangent for v in values])
+
+
+def _stacks(ps: list[Tensor], ts: list[Any]) -> tuple[Any, Any]:
+    return torch.stack(ps), torch.stack(ts)
+
+
 def register() -> None:
     """Fill the table of short ways."""
     table = Dual._fast
@@ -227,6 +270,8 @@ def register() -> None:
         table[func] = binary(of_matmul)
     for func in (torch.sum, Tensor.sum):
         table[func] = total
+    table[Tensor.__getitem__] = item
+    table[torch.stack] = stack
 
 
 register()
