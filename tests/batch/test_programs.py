@@ -85,6 +85,19 @@ COUNTEREXAMPLES = [
     ((("assign", 0, ("picked", ("masked", ("variable", 0)), ("inner_grad", ("variable", 1))), 0),), 0, 5),
     # A view multiplied in place while autograd records, its base written afterwards.
     ((("view", 0, ("variable", 0), 0),), 0, 1),
+    # `grad` by a value of which a view was asked before lanes left: the graph must be recorded in what goes on.
+    (
+        (
+            (
+                "if",
+                ("not", ("first", ("variable", 0), 0.03)),
+                (("view", 0, ("input", 1), 0),),
+                (("view", 0, ("inner_grad", ("variable", 0)), 0),),
+            ),
+        ),
+        1,
+        2,
+    ),
 ]
 
 

@@ -49,7 +49,7 @@ def settle(value: Any) -> None:
             moved(member, new, cell.root[0].storage_offset())
 
 
-def moved(value: Any, level: Any, base: int = 0) -> None:
+def moved(value: Any, level: Any, base: Any = 0) -> None:
     """Make a value one of another level; its own strides follow the payload's."""
     value._level, value._meta = level, None
     if value.requires_grad:

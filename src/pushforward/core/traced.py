@@ -70,7 +70,7 @@ class Traced(torch.Tensor):
         if kwargs and kwargs.get("requires_grad"):
             for v in args:
                 if isinstance(v, Traced):
-                    v._level.tracked = True
+                    v._level.newest().tracked = True
         special = SPECIAL.get(func)
         with NoFunction():
             if special is not None:
