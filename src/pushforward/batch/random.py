@@ -87,9 +87,9 @@ def draw_into(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: 
             fresh = base.detach().clone(memory_format=torch.contiguous_format)
             func(fresh, *stretched(size, values[1:], flags[1:], rank=fresh.dim() - 1), **kwargs)
             return fresh
-  # type: ignore[assignment]
+
     else:
-        compute = looped(_returning(func), flags, kwargs)
+        compute = looped(_returning(func), flags, kwargs)  # type: ignore[assignment]
     return for_all_lanes(level, e, _returning(func), compute, values, flags, kwargs), True
 
 
