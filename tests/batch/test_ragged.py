@@ -167,3 +167,19 @@ def test_padding_with_a_mask():
     torch.testing.assert_close(two(pf.ragged(data), pf.ragged(other)), want)
     with pytest.raises(pf.ArgumentError, match="ragged is 'fill'"):
         pf.vmap(mean, ragged="fill")
+
+
+def test_an_encoder_that_looks_at_its_mask():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).double().eval()
+    data = rows(SIZES, 4)
+
+    def pooled(s, mask):
+        mask = mask[:, 0]
+        out = net(s[None], src_key_padding_mask=~mask[None])[0]
+        return (out * mask[:, None]).sum(0) / mask.sum()
+
+    want = torch.stack([net(s[None])[0].mean(0) for s in data])
+    torch.testing.assert_close(pf.vmap(pooled, ragged="pad")(pf.ragged(data)), want)
+    torch.testing.assert_close(pf.vmap(lambda s: net(s[None])[0].mean(0))(pf.ragged(data)), want)

@@ -47,12 +47,22 @@ def tangent_equal(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     return op(*primals, **kwargs), None
 
 
-def batch_assert(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> None:
-    """An assertion holds if it does in every lane that the run is for."""
-    del level, mapped, kwargs
-    op((args[0] != 0).all(), *args[1:])
+def batch_assert(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """An assertion holds if it does in every lane that the run is for; the functional form hands its last argument on."""
+    del kwargs
+    token = op((args[0] != 0).all(), *args[1:])
+    return in_front(token, False, level.size) if isinstance(token, Tensor) and not mapped[-1] else token
 
 
+def batch_left_aligned(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> bool:
+    """_nested_tensor_from_mask_left_aligned: whether no row of the mask has data behind a place without."""
+    del op, kwargs
+    mask = in_front(args[1], mapped[1], level.size).bool()
+    aligned = ~(mask[..., 1:] & ~mask[..., :-1]).flatten(1).any(1)
+    return bool(level.agree(aligned, empty=True))
+
+
+row("_nested_tensor_from_mask_left_aligned", Special(), batch=batch_left_aligned)
 row("_local_scalar_dense", Special(), batch=batch_item, tangent=tangent_item)
 row("equal", Special(), batch=batch_equal, tangent=tangent_equal)
 row("_assert_async _functional_assert_async", Constant(), batch=batch_assert)
