@@ -28,6 +28,7 @@ from .core.traced import NeedsGraph, Traced
 from .forward import level as duals
 from .forward.from_reverse import from_reverse
 from .forward.level import Dual
+from .function_forms import is_once, on_copies, once_of, writes_inputs, written_back
 
 Tensor = torch.Tensor
 Function = torch.autograd.Function
@@ -90,6 +91,8 @@ def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
         for a in kwargs.values():
             if isinstance(a, Traced):
                 return by_level(cls, args, kwargs)
+    if THREAD.order and is_once(cls):
+        cls = once_of(cls)
     return _ORIGINAL(cls, *args, **kwargs)
 
 
@@ -119,13 +122,27 @@ def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     level: Any = living[-1]
     if level.payload_graphs:  # a class is differentiated by its own rule: that needs the graph of the values themselves
         raise NeedsGraph
+    if writes_inputs(cls):
+        cls, pairs = on_copies(cls, has_own)
+        return written_back(args, chosen(cls, level, args), pairs)
+    return chosen(once_of(cls) if is_once(cls) else cls, level, args)
+
+
+def chosen(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
+    """A call as torch runs it, where values of `level` are as good as tensors; else interpreted, recorded on the values or not."""
     with NoFunction():
-        recorded = is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
-        if isinstance(level, BatchLevel) and not has_own(cls, "vmap") and not any(entangled(a, level) for a in args):
-            return _ORIGINAL(cls, *args)
-        if recorded and any(type(a) in (Batched, Dual) and a._level is level and a.requires_grad for a in args):
-            return _ORIGINAL(hybrid(cls, level), *args)
+        recorded = is_grad_enabled() and any(own_graph(a, level) for a in args)
+        alone = isinstance(level, BatchLevel) and not has_own(cls, "vmap") and not any(entangled(a, level) for a in args)
+    if alone:
+        return _ORIGINAL(cls, *args)
+    if recorded:
+        return _ORIGINAL(hybrid(cls, level), *args)
     return interpret(cls, level, args)
+
+
+def own_graph(x: Any, level: Any) -> bool:
+    """Whether the graph of a level's values leads to an argument: one of them, or one from outside that the function looks at."""
+    return isinstance(x, Tensor) and x.requires_grad and (x._level is level if isinstance(x, Traced) else level.open_graph)
 
 
 def hooked(args: tuple[Any, ...]) -> Any:
@@ -196,6 +213,7 @@ class _Apply:
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
+        self.once = getattr(cls, "once", False)
 
     def name(self) -> str:
         return self.cls.__name__
@@ -210,6 +228,7 @@ def interpret_dual(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
     tangents = [a._tangent if type(a) is Dual and a._level is level else None for a in args]
     moving = any(t is not None for t in tangents) and is_grad_enabled() and not level.suspended
     with below(level):
+        primals = lifted(primals, tangents)
         if not moving:
             out, tangent = cls.apply(*primals), None
         elif has_own(cls, "jvp"):
@@ -225,6 +244,19 @@ def interpret_dual(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
     if isinstance(tangent, (tuple, list)):
         tangent = tangent[0]
     return duals.wrap(level, out, fit(tangent, out)) if isinstance(out, Tensor) else out
+
+
+def lifted(primals: list[Any], tangents: list[Any]) -> list[Any]:
+    """Primals as values of the innermost level that any belongs to, so that a graph to them is one of these values."""
+    living = [p._level for p in primals if isinstance(p, Traced)]
+    if not living:
+        return primals
+    top = max(living, key=lambda v: v.depth).newest()
+
+    def own(p: Any) -> bool:
+        return isinstance(p, Traced) and p._level.newest() is top
+
+    return [p if t is None or own(p) else top.lift(p) for p, t in zip(primals, tangents, strict=True)]
 
 
 def fit(tangent: Any, out: Tensor) -> Any:
@@ -313,8 +345,8 @@ class _LanesDisagree(Exception):
 class _Running(contextlib.AbstractContextManager):
     """A level of its own for the body of a mapped class."""
 
-    def __init__(self, size: int, randomness: str) -> None:
-        self.level = BatchLevel(size, randomness)
+    def __init__(self, level: BatchLevel) -> None:
+        self.level = level
 
     def __enter__(self) -> BatchLevel:
         self.level.start()
@@ -334,7 +366,7 @@ def mapped_class(cls: Any, size: int, randomness: str, flags: list[bool]) -> Any
     class Mapped(Function):
         @staticmethod
         def forward(ctx: Any, *payloads: Any) -> Any:
-            running = _Running(size, randomness)
+            running = _Running(BatchLevel(size, randomness))
             inner = Context(tuple(ctx.needs_input_grad))
             with running as level:
                 inputs = [batching.wrap(level, p, True) if f else p for p, f in zip(payloads, flags, strict=True)]
@@ -361,7 +393,7 @@ def mapped_class(cls: Any, size: int, randomness: str, flags: list[bool]) -> Any
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            running = _Running(size, randomness)
+            running = _Running(ctx.kept.level)
             with running as level:
                 inner = ctx.kept.context(level, ctx.saved_tensors)
                 given = [batching.wrap(level, g, True) if isinstance(g, Tensor) else g for g in grads]
@@ -373,7 +405,7 @@ def mapped_class(cls: Any, size: int, randomness: str, flags: list[bool]) -> Any
     if has_own(cls, "jvp"):
 
         def jvp(ctx: Any, *tangents: Any) -> Any:
-            running = _Running(size, randomness)
+            running = _Running(ctx.kept.level)
             with running as level:
                 inner = ctx.kept.context(level, ctx.saved_tensors)
                 moved = [
@@ -416,8 +448,8 @@ class Kept:
         self.forward = None if forward is None else [t for t, _ in forward]
         self.flags = [f for _, f in backward]
         self.needs_input_grad = ctx.needs_input_grad
-        known_names = set(vars(Context()))
-        self.attributes = {k: lowered(v) for k, v in vars(ctx).items() if k not in known_names}
+        self.level = level  # put on again for `backward` and `jvp`: whatever else the class remembers are values of it
+        self.attributes = {k: v for k, v in vars(ctx).items() if k not in vars(Context())}
 
     def context(self, level: Any, saved: Any) -> Context:
         """A context whose saved tensors are values of `level`."""
@@ -427,8 +459,7 @@ class Kept:
             return batching.wrap(level, t, True) if f else t
 
         ctx._backward = tuple(lifted(t, f) for t, f in zip(saved, self.flags, strict=True))
-        for name, (value, f) in self.attributes.items():
-            setattr(ctx, name, lifted(value, f))
+        vars(ctx).update(self.attributes)
         return ctx
 
 

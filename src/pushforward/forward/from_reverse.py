@@ -57,7 +57,8 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
                 raise no_derivative(op)
         if live:
             try:
-                moved = transposed([outs[k] for k in live], inputs, directions, outside)
+                by = by_rows if getattr(op, "once", False) else transposed
+                moved = by([outs[k] for k in live], inputs, directions, outside)
             except RuntimeError as error:
                 if "no autograd formula" not in str(error):
                     raise
@@ -103,34 +104,40 @@ def transposed(
     if not pairs:
         return [torch.zeros_like(o) for o in outs]
     if len(linear) < len(pairs):
-        return by_rows(outs, inputs, directions)
+        return by_rows(outs, inputs, directions, outside)
     try:
         tangents = torch.autograd.grad(
             [g for g, _ in pairs], seeds, [d.to(g.dtype) for g, d in pairs], create_graph=True, allow_unused=True
         )
     except RuntimeError:
-        return by_rows(outs, inputs, directions)
+        return by_rows(outs, inputs, directions, outside)
     return [
         torch.zeros_like(o) if t is None else t if outside else released(t) for t, o in zip(tangents, outs, strict=True)
     ]
 
 
-def by_rows(outs: list[Tensor], inputs: list[Tensor], directions: list[Tensor]) -> list[Tensor | None]:
+def by_rows(
+    outs: list[Tensor], inputs: list[Tensor], directions: list[Tensor], outside: bool
+) -> list[Tensor | None]:
     """One reverse pass for each element of the output: exact where the reverse formula has no derivative of its own."""
     made: list[Tensor | None] = []
     for out in outs:
         flat = out.reshape(-1)
         rows = []
         for k in range(flat.numel()):
-            part = row_product(flat[k], 1, inputs, directions)
-            rows.append(torch.complex(part, row_product(flat[k], 1j, inputs, directions)) if out.is_complex() else part)
+            part = row_product(flat[k], 1, inputs, directions, outside)
+            if out.is_complex():
+                part = torch.complex(part, row_product(flat[k], 1j, inputs, directions, outside))
+            rows.append(part)
         made.append(torch.stack(rows).reshape(out.shape) if rows else torch.zeros_like(out))
     return made
 
 
-def row_product(element: Tensor, seed: complex, inputs: list[Tensor], directions: list[Tensor]) -> Tensor:
+def row_product(
+    element: Tensor, seed: complex, inputs: list[Tensor], directions: list[Tensor], outside: bool
+) -> Tensor:
     """Re ⟨vjp(seed), directions⟩ for one element of the output."""
     weight = torch.full_like(element, seed)
-    row = torch.autograd.grad(element, inputs, weight, retain_graph=True, allow_unused=True)
+    row = torch.autograd.grad(element, inputs, weight, retain_graph=True, create_graph=outside, allow_unused=True)
     parts = [torch.real(g.conj() * d).sum() for g, d in zip(row, directions, strict=True) if g is not None]
     return sum(parts[1:], parts[0]) if parts else torch.real(released(element) * 0)
