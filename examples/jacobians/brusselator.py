@@ -2,8 +2,9 @@
 
     du/dt = 1 + u² v − 4.4 u + α ∇²u + f(x, y, t)        dv/dt = 3.4 u − u² v + α ∇²v
 
-on the unit square, periodic, α = 0.1 (Wanner, Hairer: Solving Ordinary Differential Equations II, 1996, p. 152, without the forcing
-here). With N × N cells there are 2 N² unknowns, 20,000 for N = 100; each depends on six. Run: python -m examples.jacobians.brusselator
+on the unit square, periodic, α = 0.1 (Hairer, Wanner: Solving Ordinary Differential Equations II, 1996, p. 152, without
+the forcing). With N × N cells there are 2 N² unknowns, 20,000 for N = 100; each depends on six.
+Run: python -m examples.jacobians.brusselator
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def integrate(cells: int, until: float) -> tuple[Any, pf.JacobianPlan]:
     f, y0 = right_hand_side(cells), start(cells)
     plan = pf.plan(f, y0, sparsity="global")
     solution = solve_ivp(
-        lambda t, y: f(torch.from_numpy(y)).numpy(),
+        lambda _, y: f(torch.from_numpy(y)).numpy(),
         (0.0, until),
         y0.numpy(),
         method="BDF",
-        jac=lambda t, y: pf.to_scipy(plan(torch.from_numpy(np.ascontiguousarray(y)))),
+        jac=lambda _, y: pf.to_scipy(plan(torch.from_numpy(np.ascontiguousarray(y)))),
         rtol=1e-4,
         atol=1e-6,
     )

@@ -1,8 +1,9 @@
 """Bundle adjustment: the block pattern of reprojection errors by cameras and points.
 
-Camera c has a rotation vector, a translation, a focal length and two distortions (9 numbers), each point 3. One observation gives two
-residuals, which depend on one camera and one point: 12 places in a row, whatever the size of the problem (Agarwal, Snavely, Seitz,
-Szeliski: Bundle adjustment in the large, 2010). Run: python -m examples.jacobians.bundle
+Camera c has a rotation vector, a translation, a focal length and two distortions (9 numbers), each point 3. One
+observation gives two residuals, which depend on one camera and one point: 12 places in a row, whatever the size of the
+problem (Agarwal, Snavely, Seitz, Szeliski: Bundle adjustment in the large, 2010).
+Run: python -m examples.jacobians.bundle
 """
 
 from __future__ import annotations

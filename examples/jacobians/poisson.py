@@ -1,6 +1,7 @@
 """Newton's method for a nonlinear Poisson equation: −∇²u + u³ = g on the unit square, u = 0 on its border.
 
-Five-point differences on N × N inner points. Each step solves J δ = −F with the sparse Jacobian; the error falls quadratically.
+Five-point differences on N × N inner points. Each step solves J δ = −F with the sparse Jacobian; the error falls
+quadratically.
 Run: python -m examples.jacobians.poisson
 """
 

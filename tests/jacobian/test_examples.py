@@ -41,7 +41,7 @@ def test_brusselator_of_20000_unknowns():
 
 
 def test_brusselator_integrates():
-    solution, plan = brusselator.integrate(16, 0.5)
+    solution, _ = brusselator.integrate(16, 0.5)
     assert solution.success
     assert solution.njev >= 1
     from scipy.integrate import solve_ivp

@@ -280,3 +280,19 @@ def test_hessian_of_two_arguments_with_aux():
     torch.testing.assert_close(aux, a.sum())
     with pytest.raises(pf.ArgumentError, match="scalar"):
         pf.hessian(lambda x: x**2, sparsity="global")(a)
+
+
+@pytest.mark.parametrize("mode", ["forward", "reverse", "both"])
+def test_compiled_plans(mode):
+    f = lambda x: torch.cat([(x**2).sum()[None], x[1:] * x[0] + x[1:] ** 2])
+    x = rnd(12)
+    plan = pf.plan(f, x, sparsity="global", mode=mode)
+    fast = plan.compiled(backend="graph")
+    for seed in range(3):
+        point = rnd(12, seed=seed)
+        torch.testing.assert_close(fast(point).to_dense(), reference(f, point))
+        torch.testing.assert_close(plan.values(point), plan(point).values())
+    with pytest.raises(pf.ArgumentError, match="no sparsity pattern"):
+        pf.plan(f, x).compiled()
+    with pytest.raises(pf.ArgumentError, match="no sparsity pattern"):
+        pf.plan(f, x).values(x)

@@ -1,4 +1,4 @@
-"""`pushforward explain TARGET`: how the Jacobian of a function would be computed, and why; nothing is differentiated."""
+"""`pushforward explain TARGET`: how the Jacobian of a function would be computed, and why."""
 
 from __future__ import annotations
 

@@ -157,6 +157,42 @@ class JacobianPlan:
         jacobian, value, aux = self.run(args, kwargs)
         return (value, jacobian, aux) if self.problem.has_aux else (value, jacobian)
 
+    def values(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The nnz values alone, in the order of `pattern` (row by row): what is needed where the matrix is kept elsewhere.
+
+        Raises:
+            ArgumentError: the plan uses no pattern.
+
+        Example:
+            >>> import torch, pushforward as pf
+            >>> p = pf.plan(lambda x: x ** 2, torch.ones(3), sparsity="global")
+            >>> p.values(torch.tensor([1.0, 2.0, 3.0]))
+            tensor([2., 4., 6.])
+        """
+        if self.colouring is None:
+            msg = "values: this plan uses no sparsity pattern; call the plan"
+            raise ArgumentError(msg)
+        check_alike(self, args, kwargs)
+        old = self.problem
+        problem = Problem(old.func, old.argnums, args, kwargs, old.has_aux, old.what)
+        wanted = self.verify and (not self._verified or not self.trusted)
+        found = self.sparse(Passes(problem), check=wanted)
+        self._verified = self._verified or wanted
+        return found
+
+    def compiled(self, *, backend: str = "auto") -> Any:
+        """A function that does what the plan does, from a program recorded at the first call, as `pushforward.compile`.
+
+        Column by column where a few more passes do not matter: forward programs compile to fewer, larger loops. The random
+        product is checked when this is called, and not in the compiled function.
+
+        Raises:
+            ArgumentError: the plan uses no pattern (compile `jacfwd` or `jacrev` then).
+        """
+        from .compiling import compiled
+
+        return compiled(self, backend)
+
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, verify: bool | None = None) -> tuple[Any, Any, Any]:
         """Jacobian, value and aux."""
         check_alike(self, args, kwargs)
@@ -169,7 +205,7 @@ class JacobianPlan:
         elif self.colouring is None:
             blocks = self.dense(passes)
         else:
-            blocks = self.sparse(passes, check=wanted)
+            blocks = self.as_blocks(problem, self.sparse(passes, check=wanted))
             self._verified = self._verified or wanted
         assert passes.values is not None
         return problem.assembled(blocks), problem.value(passes.values), passes.aux
@@ -206,8 +242,8 @@ class JacobianPlan:
             bad = (terms - wanted.detach()).abs() > scale * torch.finfo(matrix.dtype).eps ** 0.5
         if bool(bad.any()):
             msg = (
-                f"{problem.what}({name_of(problem.func)}): the traced program that was cut at its narrow place is not the function "
-                "any more (a captured value changed, or a branch); make another plan"
+                f"{problem.what}({name_of(problem.func)}): the traced program that was cut at its narrow place "
+                "is not the function any more (a captured value changed, or a branch); make another plan"
             )
             raise PatternError(msg)
         return cut_dense(problem, matrix)
@@ -221,8 +257,8 @@ class JacobianPlan:
             if dtype.is_floating_point or dtype.is_complex
         ]
 
-    def sparse(self, passes: Passes, *, check: bool) -> list[list[Any]]:
-        """Blocks from a pass for each colour."""
+    def sparse(self, passes: Passes, *, check: bool) -> Tensor:
+        """The values of the places, from a pass for each colour."""
         problem, chunk, colouring, pattern = passes.problem, self.chunk_size, self.colouring, self.pattern
         assert colouring is not None
         assert pattern is not None
@@ -272,7 +308,7 @@ class JacobianPlan:
             values = (parts[0] if len(parts) == 1 else torch.cat(parts)).index_select(0, self._index)
         if check:
             self.check(passes, values, probe)
-        return self.as_blocks(problem, values)
+        return values
 
     def prepare(self, device: torch.device) -> None:
         """The gather index and the blocks, once."""
@@ -334,8 +370,8 @@ class JacobianPlan:
             first = int(bad.nonzero()[0])
             msg = (
                 f"{problem.what}({name_of(problem.func)}): the sparsity pattern misses nonzeros in {int(bad.sum())} "
-                f"of {self.m} rows, first in row {first}: a random product J v gives {got[first].item():.6g}, forward mode "
-                f"{wanted[first].item():.6g}. "
+                f"of {self.m} rows, first in row {first}: a random product J v gives {got[first].item():.6g}, forward "
+                f"mode {wanted[first].item():.6g}. "
                 f"A pattern must hold every place that can be nonzero; sparsity='global' finds one."
             )
             raise PatternError(msg)

@@ -22,7 +22,7 @@ SAFE_FRACTION = 0.5
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
-# Some kernels work on copies of their inputs and outputs in a layout of their own: so many times what they read and write.
+# Some kernels work on copies of inputs and outputs in a layout of their own: so many times what they read and write.
 WORKSPACE = {"convolution": 1.5, "convolution_backward": 1.5}
 
 
@@ -139,7 +139,7 @@ class Meter(TorchDispatchMode):
 
 
 def hidden_bytes(func: Any, args: tuple[Any, ...], made: int) -> int:
-    """What a kernel takes beside its outputs: copies of expanded arguments, and of everything in a layout of its own."""
+    """What a kernel takes beside its outputs: copies of expanded arguments, or of all in a layout of its own."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.layout is torch.strided]
     times = WORKSPACE.get(func.overloadpacket.__name__, 0.0)
     total = times * (made + sum(a.numel() * a.element_size() for a in tensors))

@@ -1,12 +1,12 @@
 """Functions that narrow inside, as 2000 → 10 → 2000: J = J₂ J₁ through the narrowest place of the program.
 
-The function is traced to a graph of operators. Every path from the inputs to the outputs passes a set of values with the fewest numbers k: a
-minimum vertex cut, each value weighted by its elements, found as a maximum flow (Ford, Fulkerson 1956; Dinic 1970). J₁ takes k reverse
-passes through the first part, J₂ k forward passes through the second. A second cut could not help: what lies before the
-cut is already done in k passes, and no other cut has fewer numbers.
+The function is traced to a graph of operators. Every path from the inputs to the outputs passes a set of values with
+the fewest numbers k: a minimum vertex cut, each value weighted by its elements, found as a maximum flow (Ford, Fulkerson
+1956; Dinic 1970). J₁ takes k reverse passes through the first part, J₂ k forward passes through the second. A second cut
+could not help: what lies before the cut is done in k passes already, and no other cut has fewer numbers.
 
-A traced program does not know the user's `detach`, `no_grad` or `torch.autograd.Function`, so each run compares one random product with
-the function itself.
+A traced program does not know the user's `detach`, `no_grad` or `torch.autograd.Function`, so each run compares one
+random product with the function itself.
 """
 
 from __future__ import annotations
