@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .compare import Tolerance, difference
 from .database import Call, NothingToCompareError, TorchFailsError, first_line
 from .references import Reference, lane, stable_value
 
@@ -54,6 +55,29 @@ def columns(rows: list[Any]) -> Tensors:
 # -- batching ---------------------------------------------------------------------------------------------------------
 
 
+def one_for_all(call: Call, which: str, rows: list[Tensors], shared: range = range(0)) -> None:
+    """Raise where each lane writes another value into a tensor that all of them share: a loop has no answer then.
+
+    `shared` are the places in a row of tensors that are not mapped.
+    """
+    written = []
+    for row in rows:
+        function, given = call.function(which), copies(row)
+        before = [x.clone() for x in (*function.constants, *(given[k] for k in shared))]
+        function(*given)
+        after = (*function.constants, *(given[k] for k in shared))
+        pairs = zip(before, after, strict=True)
+        written.append([None if same(old, new) else new for old, new in pairs])
+    for column in zip(*written, strict=True):
+        if any(new is not None and (column[0] is None or not same(column[0], new)) for new in column):
+            raise NothingToCompareError("each lane would write another value into a tensor that all lanes share")
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal, to the bit."""
+    return a.shape == b.shape and difference(a, b, Tolerance(0.0, 0.0)) is None
+
+
 class Lanes:
     """A call's arguments for some lanes, and the loop over them."""
 
@@ -73,6 +97,7 @@ class Lanes:
             except Exception as error:
                 failure = error
             else:
+                one_for_all(call, which, self.rows, range(1, len(base)) if first_only else range(0))
                 return
         raise TorchFailsError(f"the loop: {first_line(failure)}")
 
@@ -171,10 +196,11 @@ class Derivatives:
 
     def bend(self, differences: bool = False) -> tuple[Tensors, str]:
         """D²f[v, w]."""
-        if self.r.call.op.supports_gradgrad and not differences:
+        ways = [(self.r.bend, "exact"), (self.r.bend_of_pushes, "differences")]
+        for way, source in ways if self.r.call.op.supports_gradgrad and not differences else []:
             try:
-                return self.r.bend(self.x, self.v, self.w), "differences"
-            except Exception:
+                return way(self.x, self.v, self.w), source
+            except Exception:  # torch has no double backward here, or none of that order
                 pass
         return self.r.bend_differences(self.x, self.v, self.w), "second differences"
 
@@ -224,6 +250,7 @@ class Derivatives:
         """Directions, and points with directions."""
 
         def loop(points: list[Tensors], rough: bool = False) -> tuple[Any, str]:
+            one_for_all(self.r.call, "variables", points)
             rows = [self.push(x, v, rough) for x, v in zip(points, self.r.tangents, strict=False)]
             return columns([r[0] for r in rows]), rows[-1][1]
 
@@ -242,6 +269,7 @@ class Derivatives:
         """Cotangents, and points with cotangents."""
 
         def loop(points: list[Tensors]) -> tuple[Any, str]:
+            one_for_all(self.r.call, "variables", points)
             rows = [self.r.pull(x, u) for x, u in zip(points, self.r.cotangents, strict=False)]
             return columns(rows), "exact"
 
@@ -299,6 +327,7 @@ class Derivatives:
         points = [p[0] for p in self.points]
 
         def loop(rough: bool = False) -> tuple[Any, str]:
+            one_for_all(self.r.call, "variables", self.points)
             made, source = [], "exact"
             for x in points:
                 rows = [self.curve([x, *others], self.u, [e, *still], rough) for e in unit]
@@ -310,9 +339,11 @@ class Derivatives:
             outs = self.r.function()(x, *others)
             return sum((torch.real(u.conj() * o).sum() for u, o in zip(self.u, outs, strict=True)), x.new_zeros(()))
 
-        yield Check(
-            "hessian", loop, lambda: self.vmap(self.lib.hessian(scalar))(torch.stack(points)), lambda: loop(True)
-        )
+        def actual() -> Any:
+            hessian = self.lib.jacfwd(self.lib.jacrev(scalar), randomness="same")
+            return self.vmap(hessian)(torch.stack(points))
+
+        yield Check("hessian", loop, actual, lambda: loop(True))
 
 
 BATCHING = {"vmap": batching, "vmap_vmap": batching_twice}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -68,11 +68,12 @@ class Call:
         """The sample's own tensors at the places called `which`."""
         return [self.leaves[k].detach().clone() for k in self.places[which]]
 
-    def function(self, which: str, wide: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    def function(self, which: str, wide: bool = False) -> Any:
         """The call as a function of the tensors at `which`; the others are copies of its own.
 
         For "variables" it is the function that the database says has a derivative: some operators are wrapped so that
         their input is symmetric or positive, and their output is free of a gauge. `wide`: in double precision.
+        `constants` of the function are the other tensors, which it may write into.
         """
         inside = set(self.places[which])
         constants = [
@@ -89,6 +90,7 @@ class Call:
                 return tuple(x for x in tree_leaves(out) if is_real_or_complex(x))
             return tuple(x for x in tree_leaves(self.op.op(first, *args, **kwargs)) if is_tensor(x))
 
+        call.constants = [x for x in constants if is_tensor(x)]
         return call
 
 

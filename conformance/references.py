@@ -5,9 +5,9 @@ With f: x ↦ f(x), tangents v and w, cotangents u:
     J v                by autograd: the pullback u ↦ Jᵀu is linear, and its own pullback is v ↦ J v
     Jᵀ u               torch.autograd.grad
     d/dt Jᵀ(x + t v)u  by autograd: the Hessian of ⟨u, f⟩ is symmetric, so it is the gradient of ⟨Jᵀu, v⟩
-    d/dt J(x + t w)v   central differences of J v, one order less
+    d/dt J(x + t w)v   by autograd: ⟨d/dt Jᵀ(x + t v)u, w⟩ is linear in u
 
-Central differences in double precision are the second opinion on each.
+Central differences in double precision, of one order less where there is one, are the second opinion on each.
 """
 
 from __future__ import annotations
@@ -124,6 +124,13 @@ class Reference:
         inputs, outs = self.graph(at)
         return pulled(pulled(outs, inputs, u, graph=True), inputs, v)
 
+    def bend(self, at: Tensors, v: Tensors, w: Tensors) -> Tensors:
+        """D²f[v, w]: the pairing of `curve` with w is linear in u."""
+        inputs, outs = self.graph(at)
+        seeds = [torch.ones_like(o).requires_grad_() for o in outs]
+        second = pulled(pulled(outs, inputs, seeds, graph=True), inputs, v, graph=True)
+        return pulled(second, seeds, w)
+
     # -- by differences -------------------------------------------------------------------------------------------
 
     def values(self, at: Tensors) -> Tensors:
@@ -139,7 +146,7 @@ class Reference:
         wide = [widened(c) for c in u]
         return central(lambda x: self.pull(x, wide, wide=True), at, v, self.primals)
 
-    def bend(self, at: Tensors, v: Tensors, w: Tensors) -> Tensors:
+    def bend_of_pushes(self, at: Tensors, v: Tensors, w: Tensors) -> Tensors:
         """D²f[v, w], by differences of J v."""
         wide = [widened(t) for t in v]
         return central(lambda x: self.push(x, wide, wide=True), at, w, self.outs)

@@ -15,7 +15,15 @@ Tensor = torch.Tensor
 
 
 def write(
-    level: Any, e: Entry, func: Any, args: Any, kwargs: Any, values: Any, flags: Any, plain: dict[str, Any], mapped: bool
+    level: Any,
+    e: Entry,
+    func: Any,
+    args: Any,
+    kwargs: Any,
+    values: Any,
+    flags: Any,
+    plain: dict[str, Any],
+    mapped: bool,
 ) -> Any:
     """Run a writing operator and return what torch returns: the written tensors themselves."""
     from .level import Batched
@@ -30,6 +38,10 @@ def write(
         return change_metadata(level, e, func, args, kwargs)
     if e.random and level.lanes_differ(e, func, values, plain):
         return random_write(level, e, func, args, plain, values, flags, mapped, targets, ours)
+    writes = e.rule("writes")
+    if writes is not None and not writes(values):  # the row says that with these arguments nothing is written
+        made, made_mapped = functional_result(level, e, func, values, flags, plain)
+        return stored(level, e, func, targets, made[: -len(targets)] + (None,) * len(targets), made_mapped)
     mapped = mapped or any(o and t._mapped for o, t in zip(ours, targets, strict=True))
     if not mapped:
         grad = is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in flattened(values))
@@ -125,7 +137,7 @@ def functional_result(level: Any, e: Entry, func: Any, values: Any, flags: Any, 
     return level.rule_for(fe)(e.functional, level, values, flags, kwargs), True
 
 
-class _on_copies:  # noqa: N801
+class _on_copies:
     """A writing operator without a functional form, run on copies of what it writes."""
 
     def __init__(self, func: Any, e: Entry) -> None:
@@ -143,12 +155,12 @@ class _on_copies:  # noqa: N801
         return written[0] if len(written) == 1 else written
 
 
-def store(level: Any, target: Any, result: Tensor, mapped: bool, *, fresh: bool = False) -> None:
+def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh: bool = False) -> None:
     """Copy `result` into a value of the level, which is promoted where need be.
 
     What autograd has recorded may have been saved for a reverse formula, so there a `fresh` result takes the place of the old value.
     """
-    if not isinstance(target, Tensor):
+    if not isinstance(target, Tensor) or result is None:
         return
     if mapped and not target._mapped:
         level.promote(target)
@@ -221,7 +233,16 @@ def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> 
 
 
 def random_write(
-    level: Any, e: Entry, func: Any, args: Any, kwargs: Any, values: Any, flags: Any, mapped: bool, targets: Any, ours: Any
+    level: Any,
+    e: Entry,
+    func: Any,
+    args: Any,
+    kwargs: Any,
+    values: Any,
+    flags: Any,
+    mapped: bool,
+    targets: Any,
+    ours: Any,
 ) -> Any:
     """In-place draws: what is drawn is copied into the target."""
     from .random import draw_into
@@ -235,7 +256,9 @@ def random_write(
     if not returns_written(func):
         from .random import draw
 
-        return stored(level, e, func, targets, *draw(level, entry(e.functional), e.functional, values, flags, kwargs, mapped))
+        return stored(
+            level, e, func, targets, *draw(level, entry(e.functional), e.functional, values, flags, kwargs, mapped)
+        )
     result, result_mapped = draw_into(level, e, func, values, flags, kwargs)
     store(level, targets[0], result, result_mapped)
     return returned(func, targets)

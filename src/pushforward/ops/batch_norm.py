@@ -41,6 +41,8 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
     x, weight, bias, mean, var, training, momentum, eps = args
     size, own = level.size, (mapped[1], mapped[2], mapped[3], mapped[4])
     use_batch = training or mean is None
+    if training and momentum == 0:  # then training leaves them as they are
+        mean = var = None
     if not use_batch and not any(own):
         n = x.shape[1]
         out, saved_mean, saved_rstd = op(merged(x), weight, bias, mean, var, training, momentum, eps)
@@ -155,6 +157,8 @@ def training_norm(
     x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, ...]:
     """out, mean, rstd and the new running statistics, in elementary operators."""
+    if x.dim() < 2:  # torch lets a value without channels pass only if it is empty
+        return x.clone(), x.new_zeros(0), x.new_zeros(0), mean, var
     shape = shape_of(x)
     if training or mean is None:
         kept_mean, kept_rstd, unit = statistics(wide(x), sample_dims(x), eps)
@@ -208,7 +212,8 @@ def reserve_backward(
 
 row("native_batch_norm", Special(), batch=batch_batch_norm, tangent=batch_norm_tangent)
 row("native_batch_norm_backward", Special(), batch=batch_batch_norm_backward, formula=batch_norm_backward)
-row("_native_batch_norm_legit_functional", Decomposed(training_norm))
+# In evaluation nothing is written, so that all lanes may share the running statistics.
+row("_native_batch_norm_legit_functional", Decomposed(training_norm), writes=lambda values: values[5] and values[6] != 0)
 row(
     "_native_batch_norm_legit.no_stats",
     Decomposed(lambda x, w, b, training, m, eps: torch.native_batch_norm(x, w, b, None, None, training, m, eps)),

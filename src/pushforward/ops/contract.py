@@ -131,7 +131,16 @@ def trilinear(
     return torch.einsum(f"{','.join(terms)}->{kept}", a, b, c)
 
 
+def add_product_activated(
+    x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+) -> Tensor:
+    """relu, or gelu by its tanh, of addmm."""
+    out = torch.addmm(x, a, b, beta=beta, alpha=alpha)
+    return torch.nn.functional.gelu(out, approximate="tanh") if use_gelu else out.relu()
+
+
 row("_trilinear", Decomposed(trilinear))
+row("_addmm_activation", Decomposed(add_product_activated))
 row("mm", Bilinear(), batch=batch_mm)
 row("bmm", Bilinear(), batch=batch_bmm)
 row("mv", Bilinear(), batch=batch_mv)

@@ -97,9 +97,10 @@ def batch_pad(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[st
 def spaced(start: Any, end: Any, steps: int, dtype: Any = None, device: Any = None) -> Tensor:
     """linspace from tensors: counted from the nearer end, so that both ends are exact."""
     like = start if isinstance(start, Tensor) else end
-    dtype = dtype or (
-        torch.get_default_dtype() if not like.is_floating_point() and not like.is_complex() else like.dtype
-    )
+    if dtype is None:  # as in torch: of the default precision, whatever the ends have
+        dtype = torch.get_default_dtype()
+        if any(v.is_complex() if isinstance(v, Tensor) else isinstance(v, complex) for v in (start, end)):
+            dtype = dtype.to_complex()
     start, end = (v if isinstance(v, Tensor) else torch.full_like(like, v, dtype=dtype) for v in (start, end))
     k = torch.arange(steps, device=device or like.device)
     if steps < 2:

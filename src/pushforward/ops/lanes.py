@@ -51,23 +51,29 @@ def parted_at(x: Tensor, dim: int, size: int) -> Tensor:
 
 
 def empty_result(op: Any, values: list[Any], flags: Any, kwargs: dict[str, Any]) -> Any:
-    """The result for no lanes at all: shapes are learnt from one lane of zeros."""
+    """The result for no lanes at all: shapes are learnt from one lane of ones, or of zeros where they are integers."""
     padded = []
     for v, f in zip(values, flags, strict=True):
         if f is True:
-            padded.append(v.new_zeros(v.shape[1:]))
+            padded.append(stand_in(v))
         elif f is False or not any(f):
             padded.append(v)
         else:
-            padded.append([x.new_zeros(x.shape[1:]) if m else x for x, m in zip(v, f, strict=True)])
+            padded.append([stand_in(x) if m else x for x, m in zip(v, f, strict=True)])
     mapped = getattr(flags, "keywords", ())
-    kw = {k: v.new_zeros(v.shape[1:]) if k in mapped else v for k, v in kwargs.items()}
+    kw = {k: stand_in(v) if k in mapped else v for k, v in kwargs.items()}
     out = op(*padded, **kw)
     if isinstance(out, Tensor):
         return out.new_empty((0, *out.shape))
     if isinstance(out, (list, tuple)):
         return type(out)(o.new_empty((0, *o.shape)) if isinstance(o, Tensor) else o for o in out)
     return out
+
+
+def stand_in(x: Tensor) -> Tensor:
+    """A lane where there is none."""
+    shape = x.shape[1:]
+    return x.new_ones(shape) if x.is_floating_point() or x.is_complex() else x.new_zeros(shape)
 
 
 def some_lanes(rule: Rule) -> Rule:

@@ -193,7 +193,7 @@ def batch_roll(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[s
     x, rank = args[0], args[0].dim() - 1
     dims = list(args[2]) if len(args) > 2 else []
     if not dims:
-        flat = x.reshape(level.size, -1)
+        flat = x.flatten(1) if rank else x.unsqueeze(1)
         return op(flat, args[1], [1]).reshape(x.shape)
     if rank == 0:
         return x.clone()

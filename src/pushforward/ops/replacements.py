@@ -27,7 +27,7 @@ def affine(unit: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Any)
     return out if bias is None else out + bias.reshape(shape)
 
 
-# -- norms -----------------------------------------------------------------------------------------------------------
+# -- norms: in torch the statistics that come out have no derivative in reverse mode ---------------------------------
 
 
 @safe(functional.layer_norm, torch.layer_norm)
@@ -46,7 +46,7 @@ def native_layer_norm(
     """Out, mean, rstd."""
     dims = list(range(x.dim() - len(normalized_shape), x.dim()))
     mean, rstd, unit = norm.statistics(norm.wide(x), dims, eps)
-    return affine(unit, weight, bias, tuple(normalized_shape)).to(x.dtype), mean, rstd
+    return affine(unit, weight, bias, tuple(normalized_shape)).to(x.dtype), mean.detach(), rstd.detach()
 
 
 @safe(functional.group_norm, torch.group_norm)
@@ -67,7 +67,7 @@ def native_group_norm(
     """Out, mean, rstd."""
     mean, rstd, unit = norm.statistics(norm.wide(x).reshape(n, group, c // group * hw), [2], eps)
     out = affine(unit.reshape(n, c, hw), weight, bias, (1, -1, 1))
-    return out.reshape(x.shape).to(x.dtype), mean.squeeze(-1), rstd.squeeze(-1)
+    return out.reshape(x.shape).to(x.dtype), mean.squeeze(-1).detach(), rstd.squeeze(-1).detach()
 
 
 @safe(torch.batch_norm)
@@ -98,7 +98,7 @@ def native_batch_norm(
     if training and running_mean is not None:
         running_mean.copy_(new_mean)
         running_var.copy_(new_var)
-    return out, mean, rstd
+    return out, mean.detach(), rstd.detach()
 
 
 @safe(functional.batch_norm)

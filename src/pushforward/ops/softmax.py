@@ -51,8 +51,15 @@ def masked_softmax(x: Tensor, mask: Tensor, dim: int | None = None, mask_type: i
     return torch._safe_softmax(x.masked_fill(mask, -float("inf")), dim)
 
 
+def masked_softmax_backward(g: Tensor, out: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """s (g − Σ s g): s is 0 at the masked places."""
+    del mask
+    return softmax_backward(g, out, out.dim() - 1 if dim is None else dim, out.dtype)
+
+
 row("_softmax _safe_softmax", AlongDim(dim=1), tangent=softmax_tangent)
 row("_log_softmax", AlongDim(dim=1), tangent=log_softmax_tangent)
 row("_softmax_backward_data", AlongDim(dim=2), formula=softmax_backward)
 row("_log_softmax_backward_data", AlongDim(dim=2), formula=log_softmax_backward)
 row("_masked_softmax", Decomposed(masked_softmax))
+row("_masked_softmax_backward", Decomposed(masked_softmax_backward))
