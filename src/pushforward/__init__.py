@@ -1,10 +1,8 @@
 """Composable function transforms for PyTorch: batching, forward and reverse mode, Jacobians and Hessians."""
 
-from . import forward_ad, testing
 from . import checkpoints as _checkpoints  # noqa: F401  (catches torch.utils.checkpoint)
+from . import forward_ad, testing
 from . import functions as _functions  # noqa: F401  (catches torch.autograd.Function.apply)
-from .core import branching as _branching  # noqa: F401  (catches torch.cond and its like)
-from .core import constructors as _constructors  # noqa: F401  (catches torch.tensor)
 from .batch.ragged import Ragged, ragged
 from .batch.report import report
 from .batch.seeds import lane_generator
@@ -13,6 +11,8 @@ from .check.check import check
 from .check.nans import NanError, debug_nans
 from .check.report import CheckReport, Finding, WrongDerivativeError
 from .check.routes import RoutesReport, routes
+from .core import branching as _branching  # noqa: F401  (catches torch.cond and its like)
+from .core import constructors as _constructors  # noqa: F401  (catches torch.tensor)
 from .core.errors import (
     ArgumentError,
     CapturedWriteError,

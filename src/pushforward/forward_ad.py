@@ -1,8 +1,8 @@
 """Dual numbers by hand: `dual_level`, `make_dual`, `unpack_dual`.
 
-    with pf.forward_ad.dual_level():
-        d = pf.forward_ad.make_dual(x, t)
-        y, dy = pf.forward_ad.unpack_dual(d.sin())
+with pf.forward_ad.dual_level():
+    d = pf.forward_ad.make_dual(x, t)
+    y, dy = pf.forward_ad.unpack_dual(d.sin())
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UnpackedDualTensor(NamedTuple):
     tangent: Tensor | None
 
 
-class dual_level:  # noqa: N801  (as in torch.autograd.forward_ad)
+class dual_level:
     """A context in which dual numbers can be made; they are gone, with an error on use, when it closes.
 
     Example:
@@ -60,6 +60,7 @@ def make_dual(primal: Tensor, tangent: Tensor, *, level: DualLevel | None = None
     Args:
         primal: a floating-point or complex tensor.
         tangent: of its shape, dtype and device.
+        level: the level that the dual number belongs to; None for the innermost.
 
     Example:
         >>> import torch, pushforward as pf

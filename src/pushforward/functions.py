@@ -32,7 +32,9 @@ from .function_forms import is_once, on_copies, once_of, writes_inputs, written_
 
 Tensor = torch.Tensor
 Function = torch.autograd.Function
-_BASE = torch.autograd.function._SingleLevelFunction  # what every `apply` comes to, also one bound before we were imported
+_BASE = (
+    torch.autograd.function._SingleLevelFunction
+)  # what every `apply` comes to, also one bound before we were imported
 
 
 class Context:
@@ -96,7 +98,7 @@ def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return _ORIGINAL(cls, *args, **kwargs)
 
 
-def _ORIGINAL(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+def _ORIGINAL(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """torch's own `apply`."""
     return super(_BASE, cls).apply(*args, **kwargs)
 
@@ -132,7 +134,9 @@ def chosen(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
     """A call as torch runs it, where values of `level` are as good as tensors; else interpreted, recorded on the values or not."""
     with NoFunction():
         recorded = is_grad_enabled() and any(own_graph(a, level) for a in args)
-        alone = isinstance(level, BatchLevel) and not has_own(cls, "vmap") and not any(entangled(a, level) for a in args)
+        alone = (
+            isinstance(level, BatchLevel) and not has_own(cls, "vmap") and not any(entangled(a, level) for a in args)
+        )
     if alone:
         return _ORIGINAL(cls, *args)
     if recorded:
@@ -142,7 +146,9 @@ def chosen(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
 
 def own_graph(x: Any, level: Any) -> bool:
     """Whether the graph of a level's values leads to an argument: one of them, or one from outside that the function looks at."""
-    return isinstance(x, Tensor) and x.requires_grad and (x._level is level if isinstance(x, Traced) else level.open_graph)
+    return (
+        isinstance(x, Tensor) and x.requires_grad and (x._level is level if isinstance(x, Traced) else level.open_graph)
+    )
 
 
 def hooked(args: tuple[Any, ...]) -> Any:
@@ -272,7 +278,9 @@ def pushed(cls: Any, primals: list[Any], tangents: list[Any], out: Any) -> Any:
         ctx._backward = ctx._forward
     if ctx.materialize_grads:
         tangents = [
-            torch.zeros_like(p) if t is None and isinstance(p, Tensor) and (p.is_floating_point() or p.is_complex()) else t
+            torch.zeros_like(p)
+            if t is None and isinstance(p, Tensor) and (p.is_floating_point() or p.is_complex())
+            else t
             for p, t in zip(primals, tangents, strict=True)
         ]
     return cls.jvp(ctx, *tangents)
@@ -409,7 +417,8 @@ def mapped_class(cls: Any, size: int, randomness: str, flags: list[bool]) -> Any
             with running as level:
                 inner = ctx.kept.context(level, ctx.saved_tensors)
                 moved = [
-                    batching.wrap(level, t, f) if isinstance(t, Tensor) else t for t, f in zip(tangents, flags, strict=True)
+                    batching.wrap(level, t, f) if isinstance(t, Tensor) else t
+                    for t, f in zip(tangents, flags, strict=True)
                 ]
                 out = cls.jvp(inner, *moved)
                 running.check()

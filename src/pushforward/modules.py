@@ -90,7 +90,10 @@ def replaced(module: torch.nn.Module, given: dict[str, Tensor], *, tie_weights: 
     known = places(module)
     unknown = [name for name in given if name not in known]
     if unknown:
-        msg = f"functional_call: {type(module).__name__} has no parameter or buffer {unknown[0]!r}; there are {', '.join(known) or 'none'}"
+        msg = (
+            f"functional_call: {type(module).__name__} has no parameter or buffer {unknown[0]!r}; there are "
+            f"{', '.join(known) or 'none'}"
+        )
         raise ArgumentError(msg)
     wanted = dict(given)
     if tie_weights:
@@ -152,7 +155,9 @@ def frozen_statistics(model: torch.nn.Module, use: str = "running") -> Iterator[
     if use not in ("running", "batch"):
         msg = f"frozen_statistics: use is {use!r}; it must be 'running' or 'batch'"
         raise ArgumentError(msg)
-    layers = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.running_mean is not None]
+    layers = [
+        m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.running_mean is not None
+    ]
     if use == "running":
         before = [(m, m.training) for m in layers]
         for m in layers:

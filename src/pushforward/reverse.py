@@ -127,7 +127,9 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     for k, o in enumerate(outs):
         if not isinstance(o, Tensor):
             path = tree.paths(result, "output")[k]
-            msg = f"vjp({name_of(func)}): {path} is {kind(o)}; every output must be a tensor (return other things as aux)"
+            msg = (
+                f"vjp({name_of(func)}): {path} is {kind(o)}; every output must be a tensor (return other things as aux)"
+            )
             raise ArgumentError(msg)
     live = [k for k, o in enumerate(outs) if o.requires_grad]
     keep = state.keeps_graph([outs[k] for k in live])
@@ -138,10 +140,12 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         flat, given_spec = tree.flat(given)
         if len(cotangents) == 1 and isinstance(given, tuple) and len(given) == 1 and isinstance(result, Tensor):
             flat, given_spec = tree.flat(given[0])
-        check_cotangents(func, result, outs, out_spec, given, flat, given_spec)
+        check_cotangents(func, result, outs, out_spec, flat, given_spec)
         if create_graph is None:
             create_graph = torch.is_grad_enabled() and (
-                keep or any(isinstance(c, Tensor) and c.requires_grad for c in flat) or any(v.saw_grad for v in THREAD.levels)
+                keep
+                or any(isinstance(c, Tensor) and c.requires_grad for c in flat)
+                or any(v.saw_grad for v in THREAD.levels)
             )
         grads: Any = [None] * len(places)
         if live and places:
@@ -178,7 +182,9 @@ def kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def check_cotangents(func: Any, result: Any, outs: list[Any], out_spec: Any, given: Any, flat: Any, given_spec: Any) -> None:
+def check_cotangents(
+    func: Any, result: Any, outs: list[Any], out_spec: Any, flat: Any, given_spec: Any
+) -> None:
     """The cotangents have the structure and the shapes of the output."""
     if given_spec is not out_spec and len(flat) != len(outs):
         msg = f"vjp_fn of {name_of(func)}: the cotangents have the structure {given_spec}, the output has {out_spec}"
@@ -205,7 +211,10 @@ def argument_positions(func: Any, argnums: Any, args: tuple[Any, ...], what: str
                 raise ArgumentError(msg)
             a = names.index(a)
         if not isinstance(a, int) or not -len(args) <= a < len(args):
-            msg = f"{what}({name_of(func)}, argnums={argnums!r}): argument {a!r} is out of range; {len(args)} positional arguments were given"
+            msg = (
+                f"{what}({name_of(func)}, argnums={argnums!r}): argument {a!r} is out of range; {len(args)} "
+                f"positional arguments were given"
+            )
             raise ArgumentError(msg)
         out.append(a % len(args))
     if len(set(out)) != len(out):
@@ -246,7 +255,10 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
         leaves, spec = tree.flat([args[k] for k in positions])
     places = [k for k, x in enumerate(leaves) if differentiable(x)]
     if not places:
-        msg = f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among {describe_leaves(leaves)}; cast with .float() or .double()"
+        msg = (
+            f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among "
+            f"{describe_leaves(leaves)}; cast with .float() or .double()"
+        )
         raise ArgumentError(msg)
     chosen = [leaves[k] for k in places]
 

@@ -19,7 +19,9 @@ def test_name_exists(name):
 
 
 def test_private_names_are_gathered_in_modules_of_their_own():
-    pattern = re.compile(r"torch\._C\b|torch\._functorch|torch\.utils\._python_dispatch|torch\._subclasses|torch\._inductor")
+    pattern = re.compile(
+        r"torch\._C\b|torch\._functorch|torch\.utils\._python_dispatch|torch\._subclasses|torch\._inductor"
+    )
     found = [
         f"{path.relative_to(SOURCE)}:{k}"
         for path in SOURCE.rglob("*.py")
@@ -67,6 +69,8 @@ def test_wrappers_report_what_they_are_told():
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
             return NotImplemented
 
-    made = torch_private.make_wrapper(Wrapper, (2, 3), (3, 1), None, None, torch.float64, torch.strided, torch.device("cpu"))
+    made = torch_private.make_wrapper(
+        Wrapper, (2, 3), (3, 1), None, None, torch.float64, torch.strided, torch.device("cpu")
+    )
     assert made.shape == (2, 3)
     assert made.dtype is torch.float64

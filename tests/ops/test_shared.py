@@ -54,7 +54,14 @@ def test_gradients_of_shared_weights(name):
 def test_per_sample_gradients_of_a_module_match_the_loop():
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.GroupNorm(1, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)
+        nn.Conv2d(2, 3, 3),
+        nn.ReLU(),
+        nn.GroupNorm(1, 3),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3, 4),
+        nn.Tanh(),
+        nn.Linear(4, 5),
     ).double()
     params = {k: p.detach() for k, p in net.named_parameters()}
     x, y = data(6, 2, 4, 4, seed=3), torch.arange(6) % 5

@@ -208,7 +208,7 @@ def test_tied_weights_that_come_apart():
 
 
 def test_a_default_argument():
-    def function(x, weight=torch.ones(3)):  # noqa: B008
+    def function(x, weight=torch.ones(3)):
         return x * weight
 
     compiled = graph(function)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import torch
-
 from ..core.errors import EscapedValue
 from ..core.torch_private import no_modes
 from ..core.tree import tree_map

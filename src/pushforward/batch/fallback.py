@@ -12,7 +12,9 @@ from ..ops.lanes import empty_result
 Tensor = torch.Tensor
 
 
-def lane_arguments(values: list[Any], flags: Any, kwargs: dict[str, Any], lane: int) -> tuple[list[Any], dict[str, Any]]:
+def lane_arguments(
+    values: list[Any], flags: Any, kwargs: dict[str, Any], lane: int
+) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of one lane."""
     args = []
     for v, f in zip(values, flags, strict=True):

@@ -161,7 +161,12 @@ def dot(func: Any, args: tuple[Any, ...]) -> Any:
                 q = y
             else:
                 return None
-            if p.dim() != 2 or q.dim() != (2 if type(y) is Batched else 1) or p.dtype is not q.dtype or p.shape[-1] != q.shape[-1]:
+            if (
+                p.dim() != 2
+                or q.dim() != (2 if type(y) is Batched else 1)
+                or p.dtype is not q.dtype
+                or p.shape[-1] != q.shape[-1]
+            ):
                 return None
             out = direct(_dot_rows, p, q, held=x._level.held)
             return wrap(x._level, out, True)
@@ -177,14 +182,26 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
     ta, tb = type(a), type(b)
     if tb is Batched and (ta is Tensor or ta is Parameter):
         q = b._payload
-        if not b._mapped or type(q) is not Tensor or a.dim() != 2 or not b._level.on_top() or not recorded_below(b._level, a):
+        if (
+            not b._mapped
+            or type(q) is not Tensor
+            or a.dim() != 2
+            or not b._level.on_top()
+            or not recorded_below(b._level, a)
+        ):
             return None
         if q.dim() not in (2, 3) or q.dtype is not a.dtype or q.shape[1] != a.shape[1]:
             return None
         level = b._level
     elif ta is Batched and (tb is Tensor or tb is Parameter):
         p = a._payload
-        if not a._mapped or type(p) is not Tensor or b.dim() != 2 or not a._level.on_top() or not recorded_below(a._level, b):
+        if (
+            not a._mapped
+            or type(p) is not Tensor
+            or b.dim() != 2
+            or not a._level.on_top()
+            or not recorded_below(a._level, b)
+        ):
             return None
         if p.dim() < 2 or p.dtype is not b.dtype or p.shape[-1] != b.shape[0]:
             return None
@@ -193,7 +210,9 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     del func
     if tb is Batched:
-        out = direct(_matrix_rows, a, q, held=level.held) if q.dim() == 2 else direct(torch.matmul, a, q, held=level.held)
+        out = (
+            direct(_matrix_rows, a, q, held=level.held) if q.dim() == 2 else direct(torch.matmul, a, q, held=level.held)
+        )
     else:
         out = direct(torch.matmul, p, b, held=level.held)
     return wrap(level, out, True)

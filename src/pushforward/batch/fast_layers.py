@@ -52,7 +52,13 @@ def called(level: Any, func: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict
 def of_trailing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of each element, or of the last dimensions: lanes are one more leading dimension."""
     p = plain_mapped(args[0])
-    if p is None or p.dim() < 2 or not constants_only(args[0]._level, args[1:], kwargs) or kwargs.get("inplace") or True in args[1:2]:
+    if (
+        p is None
+        or p.dim() < 2
+        or not constants_only(args[0]._level, args[1:], kwargs)
+        or kwargs.get("inplace")
+        or True in args[1:2]
+    ):
         return None
     out = called(args[0]._level, func, p, args[1:], kwargs)
     return wrap(args[0]._level, out, True)
@@ -92,13 +98,20 @@ def of_images(spatial: int) -> Short:
 
     def short(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = plain_mapped(args[0])
-        if p is None or kwargs.get("return_indices") or not constants_only(args[0]._level, args[1:], kwargs) or 0 in p.shape:
+        if (
+            p is None
+            or kwargs.get("return_indices")
+            or not constants_only(args[0]._level, args[1:], kwargs)
+            or 0 in p.shape
+        ):
             return None
         level = args[0]._level
         if p.dim() == spatial + 2:
             out = called(level, func, p, args[1:], kwargs)
         elif p.dim() == spatial + 3:
-            flat = direct(Tensor.flatten, p, 0, 1, held=level.held)  # a copy, where the lanes are not in front in memory
+            flat = direct(
+                Tensor.flatten, p, 0, 1, held=level.held
+            )  # a copy, where the lanes are not in front in memory
             out = called(level, func, flat, args[1:], kwargs)
             out = out.unflatten(0, p.shape[:2]) if type(out) is Tensor else out
         else:
@@ -182,7 +195,20 @@ def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def register() -> None:
     """Fill the table of short ways."""
     table = Batched._named
-    for f in (F.relu, F.gelu, F.silu, F.elu, F.leaky_relu, F.softplus, F.hardtanh, F.mish, F.logsigmoid, F.selu, F.celu, F.relu6):
+    for f in (
+        F.relu,
+        F.gelu,
+        F.silu,
+        F.elu,
+        F.leaky_relu,
+        F.softplus,
+        F.hardtanh,
+        F.mish,
+        F.logsigmoid,
+        F.selu,
+        F.celu,
+        F.relu6,
+    ):
         table[f] = of_trailing
     table[F.layer_norm] = layer_norm
     for f in (F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, Tensor.softmax, Tensor.log_softmax):
@@ -190,7 +216,14 @@ def register() -> None:
     table[F.dropout] = dropout
     table[F.scaled_dot_product_attention] = attention
     for k in (1, 2, 3):
-        names = (f"conv{k}d", f"conv_transpose{k}d", f"max_pool{k}d", f"avg_pool{k}d", f"adaptive_avg_pool{k}d", f"adaptive_max_pool{k}d")
+        names = (
+            f"conv{k}d",
+            f"conv_transpose{k}d",
+            f"max_pool{k}d",
+            f"avg_pool{k}d",
+            f"adaptive_avg_pool{k}d",
+            f"adaptive_max_pool{k}d",
+        )
         for name in names:
             for place in (F, torch):
                 if hasattr(place, name):

@@ -108,7 +108,9 @@ def promoted(scalars: Tensor, args: list[Any], ranks: list[int]) -> Tensor:
 def shifted(dim: int, rank: int) -> int:
     """A logical dimension as one of the payload."""
     if not -max(rank, 1) <= dim < max(rank, 1):
-        msg = f"Dimension out of range (expected to be in range of [{-max(rank, 1)}, {max(rank, 1) - 1}], but got {dim})"
+        msg = (
+            f"Dimension out of range (expected to be in range of [{-max(rank, 1)}, {max(rank, 1) - 1}], but got {dim})"
+        )
         raise IndexError(msg)
     return (dim % max(rank, 1)) + 1
 

@@ -139,7 +139,12 @@ class BatchLevel(Level, Lanes):
             kind = type(a)
             if kind is Batched:
                 p = a._payload
-                if a._level is not self or not a._mapped or type(p) is not Tensor or (p.requires_grad and is_grad_enabled()):
+                if (
+                    a._level is not self
+                    or not a._mapped
+                    or type(p) is not Tensor
+                    or (p.requires_grad and is_grad_enabled())
+                ):
                     return None
                 if rank < 0:
                     rank, dtype = p.dim(), p.dtype
@@ -291,7 +296,11 @@ class BatchLevel(Level, Lanes):
             if e.is_view and mine:
                 rest = tuple(values[1:]) if e.strided else args[1:]
                 return self.wrap_view(args[0], (func, rest, kwargs, None), out, mapped)
-            return wrap(self, out.resolve_conj() if self.complex else out, mapped) if out.layout is torch.strided else self.wrap_odd(out, mapped)
+            return (
+                wrap(self, out.resolve_conj() if self.complex else out, mapped)
+                if out.layout is torch.strided
+                else self.wrap_odd(out, mapped)
+            )
         return self.wrap_many(e, func, args, kwargs, out, mapped, mine)
 
     def rule_for(self, e: Entry) -> Any:
@@ -309,6 +318,7 @@ class BatchLevel(Level, Lanes):
         return draws is None or draws(func, values, kwargs)
 
     def wrap_odd(self, out: Tensor, mapped: bool) -> Any:
+        """A result of another layout: dense where it is mapped, else left alone."""
         return wrap_input(self, out) if mapped else out
 
     def wrap_view(self, base: Batched, step: Any, payload: Tensor, mapped: bool) -> Any:
@@ -371,7 +381,10 @@ class BatchLevel(Level, Lanes):
         dense = payload.numel() == extent or payload.numel() == 0
         if dense and type(payload) is Tensor:
             out = torch.empty_strided(
-                (self.size, *payload.shape), (max(extent, 1), *payload.stride()), dtype=payload.dtype, device=payload.device
+                (self.size, *payload.shape),
+                (max(extent, 1), *payload.stride()),
+                dtype=payload.dtype,
+                device=payload.device,
             )
             return out.copy_(payload)
         return payload.unsqueeze(0).expand(self.size, *payload.shape).clone(memory_format=torch.contiguous_format)

@@ -200,8 +200,8 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
             msg = (
                 f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): in_dim {d} of {path} is out of "
                 f"range: it has {rank} "
-                f"dimensions (shape {list(leaf.shape)})" + ("; say in_dims=None for it if it is not "
-                "mapped" if not rank else "")
+                f"dimensions (shape {list(leaf.shape)})"
+                + ("; say in_dims=None for it if it is not mapped" if not rank else "")
             )
             raise ArgumentError(msg)
         if d < 0:

@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the command's name; None takes those of the process.
 
     Returns:
-        0 when done, 1 when a check finds something wrong, 2 after an error that the user can put right (one line on standard error), 130 when interrupted.
+        0 when done, 1 when a check finds something wrong, 2 after an error that the user can put right (one line on standard
+        error), 130 when interrupted.
     """
     try:
         arguments = _parser().parse_args(argv)

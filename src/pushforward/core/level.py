@@ -121,7 +121,9 @@ def taken_off(level: Level) -> Iterator[None]:
     """The modes from the top down to that of `level` taken off for a while: what runs is for the levels below."""
     taken: list[Any] = []
     try:
-        while level.newest().alive and (not taken or getattr(taken[-1], "newest", lambda: None)() is not level.newest()):
+        while level.newest().alive and (
+            not taken or getattr(taken[-1], "newest", lambda: None)() is not level.newest()
+        ):
             taken.append(pop_mode(None))
         yield
     finally:
@@ -145,7 +147,7 @@ def later_levels_off(depth: int) -> Iterator[None]:
         THREAD.levels += later
 
 
-class resumed:  # noqa: N801  (used as a keyword: `with resumed(level):`)
+class resumed:
     """A level of which the handler is running, or that has ended, put back on top for code that needs it."""
 
     def __init__(self, level: Level) -> None:

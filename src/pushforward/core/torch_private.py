@@ -30,7 +30,6 @@ def top_mode() -> TorchDispatchMode | None:
     return _C._get_dispatch_stack_at(n - 1) if n else None
 
 
-
 def fake_tensor_mode() -> Any:
     """Tensors without numbers, to predict memory by; imported when asked for, because it takes seconds."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -64,7 +63,9 @@ current_node = _C._current_autograd_node
 # A dispatch handler runs with the keys above Python excluded, also those that resolve lazy conjugation: `x.conj() * y` would be x y.
 CONJUGATE_KEY = _C.DispatchKey.Conjugate
 NEGATIVE_KEY = _C.DispatchKey.Negative
-ZERO_KEY = _C.DispatchKey.ZeroTensor  # and zeros without memory, which torch's formulas make: computing with them would crash
+ZERO_KEY = (
+    _C.DispatchKey.ZeroTensor
+)  # and zeros without memory, which torch's formulas make: computing with them would crash
 
 # Lazy conjugation and negation are views: payload and wrapper must agree on their bits.
 # Reading the numbers of a payload, or changing a wrapper's strides, is nothing for autograd to know of.
@@ -108,21 +109,21 @@ make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
 __all__ = [
-    "EnableFunction",
     "COMPOSITE",
-    "BelowAutograd",
     "CONJUGATE_KEY",
     "NEGATIVE_KEY",
     "PYTHON_KEY",
-    "ForceKeys",
+    "SKIP_RECURSIVELY",
     "ZERO_KEY",
+    "BelowAutograd",
+    "EnableFunction",
+    "ForceKeys",
     "NoDispatch",
     "NoFunction",
-    "SKIP_RECURSIVELY",
     "TorchDispatchMode",
-    "custom_operators",
     "autocast_on",
     "current_node",
+    "custom_operators",
     "excluded_keys",
     "fake_tensor_mode",
     "function_modes",
@@ -135,12 +136,12 @@ __all__ = [
     "no_modes",
     "pop_mode",
     "push_mode",
-    "set_code_exec_strategy",
-    "run_backward",
     "register_builtin",
+    "run_backward",
+    "set_code_exec_strategy",
     "set_conj",
     "set_key_excluded",
-    "top_mode",
     "set_neg",
     "storage_reference",
+    "top_mode",
 ]

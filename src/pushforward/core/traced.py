@@ -88,6 +88,7 @@ class Traced(torch.Tensor):
         return max(values, key=lambda v: v._level.alive is False)._escaped(func, args, kwargs or {})
 
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        del args, kwargs
         raise EscapedValueError(
             f"`{func.name()}` was called on a value made in the {self._level.where}, which has ended. Return the value from the "
             "function instead of keeping it outside."
@@ -96,7 +97,7 @@ class Traced(torch.Tensor):
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         with NoFunction():
             return self._describe()
 

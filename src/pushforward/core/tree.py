@@ -132,7 +132,8 @@ def broadcast_prefix(prefix: Any, tree: Any, *, is_leaf: Callable[[Any], bool]) 
 def _children(node: Any) -> list[Any] | None:
     """What a node holds, one level down; None for a leaf.
 
-    `tree_flatten(node, is_leaf=...)` would do, but its closures form a cycle that keeps every tensor of the tree until the collector runs.
+    `tree_flatten(node, is_leaf=...)` would do, but its closures form a cycle that keeps every tensor of the
+    tree until the collector runs.
     """
     kind = torch_tree._get_node_type(node)
     found = torch_tree.SUPPORTED_NODES.get(kind)

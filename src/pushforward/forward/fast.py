@@ -256,7 +256,14 @@ def register() -> None:
             short = unary(kind.derivatives[0], kind.kernel)
             for place in (torch, Tensor):
                 table[getattr(place, name)] = short
-    signs = {"add": (1, 1), "__add__": (1, 1), "__radd__": (1, 1), "sub": (1, -1), "__sub__": (1, -1), "__rsub__": (-1, 1)}
+    signs = {
+        "add": (1, 1),
+        "__add__": (1, 1),
+        "__radd__": (1, 1),
+        "sub": (1, -1),
+        "__sub__": (1, -1),
+        "__rsub__": (-1, 1),
+    }
     for name, (a, b) in signs.items():
         table[getattr(Tensor, name)] = binary(of_sum(a, b))
     table[torch.add], table[torch.sub] = binary(of_sum(1, 1)), binary(of_sum(1, -1))

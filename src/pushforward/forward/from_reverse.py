@@ -52,9 +52,9 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
         outs = list(out) if isinstance(out, (list, tuple)) else [out]
         live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]
         made: list[Any] = [None] * len(outs)
-        if not live and any(isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex()) for o in outs):
-            if op.namespace not in ("aten", "prims") and not has_autograd(op):
-                raise no_derivative(op)
+        smooth = any(isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex()) for o in outs)
+        if smooth and not live and op.namespace not in ("aten", "prims") and not has_autograd(op):
+            raise no_derivative(op)
         if live:
             try:
                 by = by_rows if getattr(op, "once", False) else transposed
@@ -116,9 +116,7 @@ def transposed(
     ]
 
 
-def by_rows(
-    outs: list[Tensor], inputs: list[Tensor], directions: list[Tensor], outside: bool
-) -> list[Tensor | None]:
+def by_rows(outs: list[Tensor], inputs: list[Tensor], directions: list[Tensor], outside: bool) -> list[Tensor | None]:
     """One reverse pass for each element of the output: exact where the reverse formula has no derivative of its own."""
     made: list[Tensor | None] = []
     for out in outs:

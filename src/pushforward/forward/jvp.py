@@ -39,10 +39,16 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
     if isinstance(primals, Tensor):
         primals, tangents = (primals,), (tangents,) if not isinstance(tangents, tuple) else tangents
     if not isinstance(primals, (tuple, list)):
-        msg = f"jvp({name_of(func)}, primals, tangents): primals must be a tuple of inputs, but is {kind(primals)}; write jvp(f, (x,), (t,))"
+        msg = (
+            f"jvp({name_of(func)}, primals, tangents): primals must be a tuple of inputs, but is {kind(primals)}; "
+            f"write jvp(f, (x,), (t,))"
+        )
         raise ArgumentError(msg)
     if not isinstance(tangents, (tuple, list)):
-        msg = f"jvp({name_of(func)}, primals, tangents): tangents must be a tuple like primals, but is {kind(tangents)}; write jvp(f, (x,), (t,))"
+        msg = (
+            f"jvp({name_of(func)}, primals, tangents): tangents must be a tuple like primals, but is "
+            f"{kind(tangents)}; write jvp(f, (x,), (t,))"
+        )
         raise ArgumentError(msg)
     primals, tangents = tuple(primals), tuple(tangents)
     if len(primals) != len(tangents):
@@ -64,7 +70,13 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
     for k, (p, t) in enumerate(zip(leaves, spread, strict=True)):
         if t is None:
             continue
-        if not isinstance(t, Tensor) or not isinstance(p, Tensor) or p.shape != t.shape or p.dtype != t.dtype or p.device != t.device:
+        if (
+            not isinstance(t, Tensor)
+            or not isinstance(p, Tensor)
+            or p.shape != t.shape
+            or p.dtype != t.dtype
+            or p.device != t.device
+        ):
             if t is not None and not isinstance(p, Tensor) and not isinstance(t, Tensor):
                 spread[k] = None
                 continue
@@ -153,7 +165,10 @@ def pushed(
         aux = None
         if has_aux:
             if not (isinstance(result, tuple) and len(result) == 2):
-                msg = f"jvp({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                msg = (
+                    f"jvp({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned "
+                    f"{kind(result)}"
+                )
                 raise ArgumentError(msg)
             result, aux = result
             aux = tree.map_leaves(lambda a: taken_apart(level, a)[0], aux)

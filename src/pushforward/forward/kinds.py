@@ -79,10 +79,7 @@ def elementwise(kind: kinds.Elementwise) -> Rule:
                 continue
             factor = derivative(out, *primals, **kwargs)
             if isinstance(factor, Tensor):
-                if factor.dtype is torch.bool:
-                    part = torch.where(factor, t, 0)
-                else:
-                    part = t * factor
+                part = torch.where(factor, t, 0) if factor.dtype is torch.bool else t * factor
             elif factor == 0:
                 continue
             else:
@@ -227,7 +224,9 @@ def decomposed(kind: kinds.Decomposed) -> Rule:
     return rule
 
 
-def through_level(function: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def through_level(
+    function: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """Call `function` on dual numbers of the level and take the result apart."""
     keywords = getattr(tangents, "keywords", {})
     lifted = [lift(level, p, t) for p, t in zip(primals, tangents, strict=True)]

@@ -316,9 +316,7 @@ class DualLevel(Level):
     def lose(self, how: str, what: str = "reads a differentiated value as a Python number") -> None:
         """Say that a derivative is lost here."""
         where = source_line()
-        text = (
-            f"{how} at {where} {what}: its derivative is lost. Stay with tensors that have one, or say `.detach()` first."
-        )
+        text = f"{how} at {where} {what}: its derivative is lost. Stay with tensors that have one, or say `.detach()` first."
         if self.strict:
             raise DerivativeLostError(text)
         if where not in _LOST:

@@ -60,9 +60,9 @@ def returns_written(func: Any) -> bool:
 
 def payloads_again(level: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
     """Primals of the arguments, read after a target has changed."""
-    primals: list[Any] = []
-    for a in args:
-        primals.append(level.unwrap_list(a)[0] if isinstance(a, (list, tuple)) and a else level.unwrap_list([a])[0][0])
+    primals = [
+        level.unwrap_list(a)[0] if isinstance(a, (list, tuple)) and a else level.unwrap_list([a])[0][0] for a in args
+    ]
     return primals, level.unwrap_kwargs(kwargs)[0]
 
 
@@ -83,7 +83,9 @@ def in_place(
         for target, own in zip(flat, ours, strict=True):
             if own and target._cell is not None and not target._primal.requires_grad:
                 track(level, target)
-        primals = [a._primal if isinstance(a, Dual) and a._level is level else v for a, v in zip(args, primals, strict=True)]
+        primals = [
+            a._primal if isinstance(a, Dual) and a._level is level else v for a, v in zip(args, primals, strict=True)
+        ]
         plain = {k: a._primal if isinstance(a, Dual) and a._level is level else a for k, a in kwargs.items()}
     out = func(*primals, **plain)
     if returns_written(func):
@@ -123,9 +125,9 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None, *, fresh
     cell owns one.
     """
     cell = target._cell
-    if cell is not None and (tangent is not None or target._tangent is not None):
-        if target._tangent is None or cell.borrowed:
-            level.give_tangent(target)
+    moves = tangent is not None or target._tangent is not None
+    if cell is not None and moves and (target._tangent is None or cell.borrowed):
+        level.give_tangent(target)
     recorded = is_grad_enabled() and (
         out.requires_grad or target._primal.requires_grad or (tangent is not None and tangent.requires_grad)
     )
@@ -174,7 +176,10 @@ def track(level: Any, target: Any) -> None:
     cell = target._cell
     with autograd_on():
         root, tangent = cell.root
-        cell.root = (root.detach(), None if tangent is None else tangent.detach() if not tangent.requires_grad else tangent)
+        cell.root = (
+            root.detach(),
+            None if tangent is None else tangent.detach() if not tangent.requires_grad else tangent,
+        )
         level.refresh(cell)
 
 

@@ -61,14 +61,19 @@ def in_chunks(function: Callable[[int, int], list[Tensor]], total: int, chunk_si
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
-def chosen_inputs(func: Any, argnums: Any, args: Any, what: str) -> tuple[tuple[int, ...], list[Any], list[Tensor], Any]:
+def chosen_inputs(
+    func: Any, argnums: Any, args: Any, what: str
+) -> tuple[tuple[int, ...], list[Any], list[Tensor], Any]:
     """Positions, chosen arguments, their leaves and structure."""
     positions = argument_positions(func, argnums, args, what)
     leaves, spec = tree.flat([args[k] for k in positions])
     for k, x in enumerate(leaves):
         if not differentiable(x):
             path = tree.paths([args[p] for p in positions], "args")[k]
-            msg = f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; only floating-point and complex tensors do"
+            msg = (
+                f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; only "
+                f"floating-point and complex tensors do"
+            )
             raise ArgumentError(msg)
     return positions, leaves, leaves, spec
 
@@ -116,7 +121,10 @@ def jacfwd(
             aux = None
             if has_aux:
                 if not (isinstance(result, tuple) and len(result) == 2):
-                    msg = f"jacfwd({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                    msg = (
+                        f"jacfwd({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned "
+                        f"{kind(result)}"
+                    )
                     raise ArgumentError(msg)
                 result, aux = result
             outs, found["spec"] = tree.flat(result)
@@ -190,7 +198,10 @@ def jacrev(
             aux = None
             if has_aux:
                 if not (isinstance(result, tuple) and len(result) == 2):
-                    msg = f"jacrev({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
+                    msg = (
+                        f"jacrev({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned "
+                        f"{kind(result)}"
+                    )
                     raise ArgumentError(msg)
                 result, aux = result
             outs, found["spec"] = tree.flat(result)
@@ -238,10 +249,10 @@ def jacrev(
         for j, k in enumerate(smooth):
             by_output[k] = [c[j].reshape((*outs[k].shape, *x.shape)) for c, x in zip(cut, leaves, strict=True)]
             if turned and not outs[k].is_complex():
-                by_output[k] = [b.conj() if x.is_complex() else b.real for b, x in zip(by_output[k], leaves, strict=True)]
-        blocks = [
-            by_output.get(k) or [x.new_zeros((*o.shape, *x.shape)) for x in leaves] for k, o in enumerate(outs)
-        ]
+                by_output[k] = [
+                    b.conj() if x.is_complex() else b.real for b, x in zip(by_output[k], leaves, strict=True)
+                ]
+        blocks = [by_output.get(k) or [x.new_zeros((*o.shape, *x.shape)) for x in leaves] for k, o in enumerate(outs)]
         made = assembled(blocks, found, spec, argnums)
         return (made, aux) if has_aux else made
 

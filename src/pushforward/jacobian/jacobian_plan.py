@@ -158,7 +158,7 @@ class JacobianPlan:
         return (value, jacobian, aux) if self.problem.has_aux else (value, jacobian)
 
     def values(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The nnz values alone, in the order of `pattern` (row by row): what is needed where the matrix is kept elsewhere.
+        """The nnz values alone, in the order of `pattern` (row by row).
 
         Raises:
             ArgumentError: the plan uses no pattern.
@@ -183,8 +183,8 @@ class JacobianPlan:
     def compiled(self, *, backend: str = "auto") -> Any:
         """A function that does what the plan does, from a program recorded at the first call, as `pushforward.compile`.
 
-        Column by column where a few more passes do not matter: forward programs compile to fewer, larger loops. The random
-        product is checked when this is called, and not in the compiled function.
+        Column by column where a few more passes do not matter: forward programs compile to fewer, larger loops. The
+        random product is checked when this is called, and not in the compiled function.
 
         Raises:
             ArgumentError: the plan uses no pattern (compile `jacfwd` or `jacrev` then).

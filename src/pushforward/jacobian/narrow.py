@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any
 
 import torch
+from torch.fx.node import map_arg
 
 from .passes import Passes, one_hot
 from .problem import Problem
@@ -235,7 +236,7 @@ def split(
     for n in module.graph.nodes:
         if n in needed and n not in made and n is not output:
             made[n] = after.node_copy(n, lambda a: made[a])
-    after.output(torch.fx.node.map_arg(output.args[0], lambda a: made[a]))
+    after.output(map_arg(output.args[0], lambda a: made[a]))
 
     before = torch.fx.Graph()
     copy: dict[Node, Node] = {n: before.placeholder(n.name) for n in placeholders}

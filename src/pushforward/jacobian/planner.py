@@ -33,8 +33,8 @@ MODES = ("auto", "forward", "reverse", "both")
 WORTH_SPARSE = 0.7
 EMPTY_ENOUGH = 0.25
 
-# The function is traced, to look for a narrow place, where the best dense way would take so many seconds; the first time
-# the tracer has to be imported, which takes longer.
+# The function is traced, to look for a narrow place, where the best dense way would take so many seconds; the first
+# time the tracer has to be imported, which takes longer.
 WORTH_TRACING, WORTH_IMPORTING = 0.02, 1.0
 TRACER = "torch.fx.experimental.proxy_tensor"
 

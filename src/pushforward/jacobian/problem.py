@@ -25,8 +25,8 @@ class Problem:
     Attributes:
         leaves: the input tensors to differentiate by, in order.
         n: their elements together.
-        outs: the output tensors of the first run, for their shapes and dtypes (never traced ones, which would keep their
-            level alive).
+        outs: the output tensors of the first run, for their shapes and dtypes (never traced ones, which would keep
+            their level alive).
         m: the elements of the outputs that have a derivative.
     """
 

@@ -21,8 +21,8 @@ class Elementwise(Kind):
     """out[i] = f(x[i], y[i], …) with broadcasting.
 
     `derivatives[k](out, *args, **kwargs)` is the factor d out / d (k-th positional argument), or None where there is none.
-    An empty tuple means that no argument has a derivative. `kernel(tangent, out, *args, **kwargs)` is the product of a real tangent of the
-    first argument with its factor, where torch has a kernel that makes it without the factor in between.
+    An empty tuple means that no argument has a derivative. `kernel(tangent, out, *args, **kwargs)` is the product of a real
+    tangent of the first argument with its factor, where torch has a kernel that makes it without the factor in between.
     """
 
     derivatives: tuple[Callable[..., Any] | None, ...] = ()

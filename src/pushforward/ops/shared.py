@@ -23,12 +23,14 @@ class SharedMatmul(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, w: Tensor) -> Tensor:
+        """One product with the one matrix there is."""
         ctx.save_for_backward(a, w)
         size, n, k = a.shape
         return (a.reshape(size * n, k) @ w[0]).view(size, n, w.shape[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """A shared product by the first factor, a product for each lane by the second."""
         a, w = ctx.saved_tensors
         (g,) = grads
         by_a = shared_matmul(g, w.transpose(1, 2)) if ctx.needs_input_grad[0] else None
@@ -48,6 +50,7 @@ class SharedConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, op: Any, rest: Any, groups: int) -> Tensor:
+        """One convolution of all samples of all lanes."""
         ctx.save_for_backward(x, w)
         ctx.call = op, rest, groups
         size, n = x.shape[:2]
@@ -56,6 +59,7 @@ class SharedConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Lanes as samples by the input, as groups by the weight."""
         x, w = ctx.saved_tensors
         op, rest, groups = ctx.call
         (g,) = grads

@@ -33,7 +33,9 @@ class Row:
 
 
 ROWS: dict[str, Row] = {}
-UNTAGGED_RANDOM = frozenset({"random", "binomial", "_sample_dirichlet"})  # they draw, and torch does not say so by a tag
+UNTAGGED_RANDOM = frozenset(
+    {"random", "binomial", "_sample_dirichlet"}
+)  # they draw, and torch does not say so by a tag
 
 
 def row(names: str, kind: Kind, **rules: Callable[..., Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import CheckpointFunction
 
 from .interpreter import PatternLevel, has_labels
 
@@ -26,7 +27,7 @@ def functions_followed(level: PatternLevel) -> Iterator[None]:
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = [a for a in args if isinstance(a, Tensor)]
-        if not any(level.read_any(t) for t in inputs) or cls is torch.utils.checkpoint.CheckpointFunction:
+        if not any(level.read_any(t) for t in inputs) or cls is CheckpointFunction:
             return plain(cls, *args, **kwargs)
         return by_backward(level, cls, plain, args, kwargs)
 
