@@ -103,8 +103,8 @@ def replaced(module: torch.nn.Module, given: dict[str, Tensor], *, tie_weights: 
             other = by_tensor.setdefault(own, name)
             if given[other] is not given[name]:
                 msg = (
-                    f"functional_call: {other!r} and {name!r} are one tied tensor but were given different values; give one of them, the "
-                    "same for both, or say tie_weights=False"
+                    f"functional_call: {other!r} and {name!r} are one tied tensor but were given different values; "
+                    "give one of them, the same for both, or say tie_weights=False"
                 )
                 raise ArgumentError(msg)
         for name, (_, _, own) in known.items():

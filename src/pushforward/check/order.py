@@ -48,11 +48,8 @@ class Order:
         if evidence is None:
             return None, None
         tangent, pulled = evidence.tangent, evidence.pulled
-        if crosses(base, referee):
-            wrong = self.near_kinks(base, referee, evidence)
-        else:
-            wrong = self.smooth(base, referee, evidence)
-        evidence.wrong = wrong
+        judged = self.near_kinks if crosses(base, referee) else self.smooth
+        evidence.wrong = wrong = judged(base, referee, evidence)
         if wrong or evidence.errors:
             report.findings += causes(evidence)
         elif self.order == 1:

@@ -112,7 +112,7 @@ class Traced(torch.Tensor):
 
     def _formatted(self, spec: str) -> str:
         """A number in a format: for display, so nothing is asked and no derivative is lost."""
-        raise TypeError(type(self).__name__)
+        raise TypeError(f"{type(self).__name__}: {spec}")
 
 
 def wrap_like(cls: Any, payload: torch.Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:

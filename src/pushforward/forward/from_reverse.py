@@ -74,7 +74,8 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
 def no_derivative(op: Any) -> NotDifferentiableError:
     """The error for a custom operator without a reverse formula."""
     return NotDifferentiableError(
-        f"jvp: `{op.name()}` at {source_line()} has no derivative: register one with torch.library.register_autograd, or detach its input."
+        f"jvp: `{op.name()}` at {source_line()} has no derivative: register one with "
+        "torch.library.register_autograd, or detach its input."
     )
 
 
