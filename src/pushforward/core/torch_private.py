@@ -105,6 +105,9 @@ custom_operators = OPDEFS
 # A short way that computes a product itself must leave it to torch where a lower precision was asked for, on any device.
 autocast_on = _C._is_any_autocast_enabled
 
+# Some functions of torch.nn.functional are these themselves, and are replaced by identity.
+nn_functions = _C._nn
+
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
 
@@ -133,6 +136,7 @@ __all__ = [
     "key_set_has",
     "make_wrapper",
     "mode_count",
+    "nn_functions",
     "no_modes",
     "pop_mode",
     "push_mode",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..core.fresh import stopped
+from ..core.torch_private import nn_functions as api
 from ..core.traced import SPECIAL, Traced
 from . import class_loss, distance, norm, rnn, sequence
 from .batch_norm import sample_dims, shape_of, training_norm
@@ -17,7 +18,6 @@ from .safe import SAFE, always, replaced_when_nested, safe
 
 Tensor = torch.Tensor
 functional = torch.nn.functional
-api = torch._C._nn
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
