@@ -58,6 +58,18 @@ def copied(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return torch.ops.aten.copy(x, source)
 
 
+def maximum(x: Tensor, y: Any) -> Tensor:
+    """maximum, also of a number."""
+    return torch.maximum(x, y) if isinstance(y, Tensor) else x.clamp_min(y)
+
+
+def minimum(x: Tensor, y: Any) -> Tensor:
+    """minimum, also of a number."""
+    return torch.minimum(x, y) if isinstance(y, Tensor) else x.clamp_max(y)
+
+
+row("_foreach_maximum", Decomposed(each(maximum)))
+row("_foreach_minimum", Decomposed(each(minimum)))
 for name in SAME_NAME.split():
     if hasattr(torch.ops.aten, f"_foreach_{name}") and f"_foreach_{name}" not in ROWS:
         row(f"_foreach_{name}", Decomposed(each(getattr(torch.ops.aten, name))))
