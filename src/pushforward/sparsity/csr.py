@@ -73,7 +73,7 @@ class Pattern:
             places = coo.indices().numpy()
             return Pattern.from_coo(places[0], places[1], (int(value.shape[0]), int(value.shape[1])))
         if hasattr(value, "tocoo"):
-            coo = value.tocoo()  # type: ignore[union-attr]
+            coo = getattr(value, "tocoo")()  # noqa: B009  (a scipy matrix)
             return Pattern.from_coo(coo.row, coo.col, (int(coo.shape[0]), int(coo.shape[1])))
         if isinstance(value, (torch.Tensor, np.ndarray, list, tuple)):
             return Pattern.from_mask(value)

@@ -142,6 +142,8 @@ def movement(_: Any) -> Rule:
 
     def rule(call: Call) -> Any:
         labels = call.labels(call.args[0])
+        if any(o.layout is not torch.strided for o in call.outs):
+            return dense(call)  # which says that sparse tensors made from the inputs cannot be followed
         if any(call.labels(t) is not None or not call.fixed(t) for t in call.tensors() if t is not call.args[0]):
             return dense(call)
         if labels is None:
