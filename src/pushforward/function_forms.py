@@ -17,7 +17,7 @@ from torch.autograd.function import Function, once_differentiable
 from .core.errors import NotDifferentiableError
 
 Tensor = torch.Tensor
-_ONCE = once_differentiable(lambda: None).__code__
+_ONCE = once_differentiable(lambda: None).__code__  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def code_of(function: Any) -> Any:

@@ -100,12 +100,12 @@ def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _ORIGINAL(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """torch's own `apply`."""
-    return super(_BASE, cls).apply(*args, **kwargs)
+    return super(_BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def install() -> None:
     """Catch `apply` from now on."""
-    _BASE.apply = classmethod(apply)
+    _BASE.apply = classmethod(apply)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

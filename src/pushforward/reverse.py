@@ -249,7 +249,8 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
     single = type(argnums) is int and 0 <= argnums < len(args) and type(args[argnums]) in _PLAIN
     if single:
         positions: tuple[int, ...] = (argnums,)
-        leaves, spec = [args[argnums]], None
+        spec: Any = None
+        leaves = [args[argnums]]
     else:
         positions = argument_positions(func, argnums, args, "grad")
         leaves, spec = tree.flat([args[k] for k in positions])
@@ -266,7 +267,7 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
         inner = list(leaves)
         for k, x in zip(places, variables, strict=True):
             inner[k] = x
-        full = list(args)
+        full = list(args)  # pyright: ignore[reportArgumentType]
         for k, value in zip(positions, inner if single else tree.unflatten(inner, spec), strict=True):
             full[k] = value
         with torch.enable_grad(), nested_reverse():
@@ -294,7 +295,7 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
     for k, x, g in zip(places, chosen, grads, strict=True):
         made[k] = zeros(x) if g is None else (stopped(g) if state.stop else g)
     if single:
-        return made[0], result, aux, state, keep
+        return made[0], result, aux, state, keep  # pyright: ignore[reportArgumentType]
     gradients = tree.unflatten(made, spec)
     gradient = tuple(gradients) if isinstance(argnums, (tuple, list)) else gradients[0]
     return gradient, result, aux, state, keep

@@ -67,7 +67,7 @@ def of_trailing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def along_last(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """softmax and log_softmax along a dimension."""
     p = plain_mapped(args[0])
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    dim: Any = kwargs.get("dim", args[1] if len(args) > 1 else None)
     rest = {k: v for k, v in kwargs.items() if k not in ("dim", "_stacklevel")}
     if p is None or p.dim() < 2 or type(dim) is not int or any(v is not None for v in rest.values()) or len(args) > 2:
         return None
@@ -75,7 +75,7 @@ def along_last(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not -rank <= dim < rank:
         return None
     kernel = torch.log_softmax if "log" in func.__name__ else torch.softmax
-    return wrap(args[0]._level, direct(kernel, p, dim % rank + 1, held=args[0]._level.held), True)
+    return wrap(args[0]._level, direct(kernel, p, dim % rank + 1, held=args[0]._level.held), True)  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -89,7 +89,7 @@ def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
     del func
     if training is False or p == 0.0:
-        return args[0] if type(args[0]) is Batched else None
+        return args[0] if type(args[0]) is Batched else None  # pyright: ignore[reportGeneralTypeIssues]
     return None
 
 

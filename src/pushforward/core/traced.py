@@ -15,7 +15,7 @@ import torch
 
 from .cell import Cell, Path
 from .errors import EscapedValueError
-from .torch_private import NoFunction, make_wrapper, set_conj, set_neg
+from .torch_private import NoFunction, make_wrapper, set_conj, set_neg, tree_leaves
 
 # What the Python API calls mean for traced values: filled by the interpreters and by `ops.api`.
 SPECIAL: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any] | None], Any]] = {}
@@ -82,7 +82,7 @@ class Traced(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Reached only where no level took the operator: the value has outlived its transform."""
-        values = [v for v in torch.utils._pytree.tree_leaves((args, kwargs or {})) if isinstance(v, Traced)]
+        values = [v for v in tree_leaves((args, kwargs or {})) if isinstance(v, Traced)]  # pyright: ignore[reportAttributeAccessIssue]
         if all(v._level.alive for v in values) and any(v._level.payload_graphs for v in values):
             raise NeedsGraph
         return max(values, key=lambda v: v._level.alive is False)._escaped(func, args, kwargs or {})
@@ -100,6 +100,18 @@ class Traced(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         with NoFunction():
             return self._describe()
+
+    def _below(self) -> torch.Tensor:
+        """The value of the next level down."""
+        raise TypeError(type(self).__name__)
+
+    def _alias(self) -> Any:
+        """Another value over the same payload, which autograd does not know yet."""
+        raise TypeError(type(self).__name__)
+
+    def _stopped(self) -> torch.Tensor:
+        """The value without derivatives of any level."""
+        raise TypeError(type(self).__name__)
 
     def _describe(self) -> str:
         raise TypeError(type(self).__name__)

@@ -242,7 +242,7 @@ def lift(level: Any, p: Any, t: Any) -> Any:
 
     if isinstance(p, (list, tuple)) and t is not None:
         return [lift(level, x, d) for x, d in zip(p, t, strict=True)]
-    return wrap(level, p, t) if t is not None else p
+    return wrap(level, p, t) if t is not None else p  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def lower(level: Any, o: Any) -> tuple[Any, Any]:

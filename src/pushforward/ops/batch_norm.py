@@ -53,8 +53,8 @@ def batch_batch_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
         for buffer in (mean, var):
             level.call.before_write(buffer)
     n_lanes = size
-    given = [None if v is None else in_front(v, m, size) for v, m in zip((weight, bias, mean, var), own, strict=True)]
-    flat = [None if v is None else v.reshape(-1) for v in given]
+    given: list[Any] = [None if v is None else in_front(v, m, size) for v, m in zip((weight, bias, mean, var), own, strict=True)]
+    flat: list[Any] = [None if v is None else v.reshape(-1) for v in given]
     wide_x = merged_at(in_front(x, mapped[0], size), 1)
     out, saved_mean, saved_rstd = op(wide_x, *flat, training, momentum, eps)
     if use_batch and mean is not None:
@@ -119,10 +119,10 @@ def batch_norm_tangent(
             parts.append(unit * (-0.5 * d_var / (var + eps)).view(shape))
         d_unit, saved = (sum(parts[1:], parts[0]) if parts else None), (None, None)
     out = op(*primals)
-    columns = [None if v is None else v.view(shape) for v in (weight, dw, db)]
+    w, dw, db = (None if v is None else v.view(shape) for v in (weight, dw, db))
     if d_unit is None and dw is None and db is None:
         return out, (None, *saved)
-    return out, (affine_tangent(unit, d_unit, *columns, out[0]), *saved)
+    return out, (affine_tangent(unit, d_unit, w, dw, db, out[0]), *saved)
 
 
 def batch_norm_backward(
@@ -174,7 +174,7 @@ def training_norm(
         mean, var = mean.clone(), var.clone()
     out = unit if weight is None else unit * weight.view(shape)
     out = out if bias is None else out + bias.view(shape)
-    return out.to(x.dtype), *saved, mean, var
+    return out.to(x.dtype), saved[0], saved[1], mean, var  # type: ignore[return-value]
 
 
 def with_update(

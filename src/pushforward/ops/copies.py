@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 def batch_copy_of_view(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The rule of the view, and a copy."""
     name, _, overload = op.name().removeprefix("aten::").partition(".")
-    packet = getattr(torch.ops.aten, {"narrow_copy": "narrow"}.get(name, name.removesuffix("_copy")))
+    packet = getattr(torch.ops.aten, "narrow" if name == "narrow_copy" else name.removesuffix("_copy"))
     view = getattr(packet, overload or "default")
     out = level.rule_for(entry(view))(view, level, args, mapped, kwargs)
     copied = torch.contiguous_format

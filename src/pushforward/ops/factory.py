@@ -33,9 +33,9 @@ def tangent_copy(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
     del op, level, kwargs
     x, source = primals[0], primals[1]
     made = source.to(x.dtype).expand(x.shape)
-    t = tangents[1]
+    t: Any = tangents[1]
     moved = t is not None and (x.is_floating_point() or x.is_complex())
-    return made, t.to(x.dtype).expand(x.shape) if moved else None
+    return made, t.to(x.dtype).expand(x.shape) if moved else None  # pyright: ignore[reportOptionalMemberAccess]
 
 
 row("copy", ElementwiseLinear((1,)), batch=batch_copy, tangent=tangent_copy)

@@ -87,9 +87,9 @@ def tangent_lstsq(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     b, db, x = (t.unsqueeze(-1) if vector and t is not None else t for t in (b, db, x))
     rcond = kwargs.get("rcond", primals[2] if len(primals) > 2 else None)
     p = torch.linalg.pinv(a, rtol=rcond) if rcond is not None and rcond > 0 else torch.linalg.pinv(a)
-    dx = None if db is None else p @ db
+    dx: Any = None if db is None else p @ db
     if da is not None:
-        dx = plus(dx, pinv_tangent(a, p, da) @ b)
+        dx = plus(dx, pinv_tangent(a, p, da) @ b)  # pyright: ignore[reportOperatorIssue]
     dresiduals = None
     if residuals.numel():
         error = a @ x - b

@@ -67,7 +67,7 @@ def tangent_lu(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: d
     """linalg_lu: (P, L, U)."""
     del level
     out = op(*primals, **kwargs)
-    return out, (None, *lu_parts_tangent(*out, tangents[0]))
+    return out, (None, *lu_parts_tangent(out[0], out[1], out[2], tangents[0]))
 
 
 def tangent_lu_unpack(
@@ -140,7 +140,7 @@ def tangent_solve(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     left = kwargs.get("left", True)
     x, lu, pivots, info = op(a, b, **kwargs)
     vector = is_vector(a, False, b, False)
-    right = None if db is None else db.unsqueeze(-1) if vector else db
+    right: Any = None if db is None else db.unsqueeze(-1) if vector else db
     if da is not None:
         full = x.unsqueeze(-1) if vector else x
         moved = da @ full if left else full @ da

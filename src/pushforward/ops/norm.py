@@ -42,7 +42,7 @@ def unit_tangent(unit: Tensor, rstd: Tensor, dx: Tensor, dims: list[int]) -> tup
 
 def affine_tangent(unit: Tensor, d_unit: Any, weight: Any, dw: Any, db: Any, out: Tensor) -> Tensor:
     """The tangent of unit · weight + bias; `weight`, `dw`, `db` are shaped to broadcast."""
-    total = None
+    total: Any = None
     if d_unit is not None:
         total = d_unit if weight is None else d_unit * weight
     if dw is not None:
@@ -212,8 +212,8 @@ def group_norm_tangent(
     if dx is not None:
         d_unit, d_mean, d_rstd = unit_tangent(unit, rstd, wide(dx).reshape(unit.shape), [2])
         d_unit, d_mean, d_rstd = d_unit.reshape(n, c, hw), d_mean.squeeze(-1), d_rstd.squeeze(-1)
-    columns = [None if v is None else v.unsqueeze(-1) for v in (weight, dw, db)]
-    moved = affine_tangent(unit.reshape(n, c, hw), d_unit, *columns, out[0].reshape(n, c, hw))
+    w, dw, db = (None if v is None else v.unsqueeze(-1) for v in (weight, dw, db))
+    moved = affine_tangent(unit.reshape(n, c, hw), d_unit, w, dw, db, out[0].reshape(n, c, hw))
     return out, (moved.reshape(x.shape), d_mean, d_rstd)
 
 

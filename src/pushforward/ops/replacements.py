@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ..core.fresh import stopped
-from ..core.torch_private import nn_functions as api
+from ..core.torch_private import nn_functions as api  # pyright: ignore[reportAttributeAccessIssue]
+from ..core.torch_private import reduction_number  # pyright: ignore[reportAttributeAccessIssue]
 from ..core.traced import SPECIAL, Traced
 from . import class_loss, distance, norm, rnn, sequence
 from .batch_norm import sample_dims, shape_of, training_norm
@@ -369,7 +370,7 @@ def multi_margin_loss(
 def word(size_average: Any, reduce: Any, reduction: str) -> int:
     """The reduction, also from the two flags that it once was."""
     if size_average is not None or reduce is not None:
-        return torch.nn._reduction.legacy_get_enum(size_average, reduce)
+        return reduction_number(size_average, reduce)
     return REDUCTIONS[reduction]
 
 

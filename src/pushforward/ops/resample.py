@@ -86,7 +86,8 @@ def padded(x: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
 def pixels(image: Tensor, places: list[Tensor]) -> Tensor:
     """image[n, :, places…] for integer places `[N, …]`, 0 outside."""
     sizes = image.shape[2:]
-    inside, flat = None, None
+    inside: Any = None
+    flat: Any = None
     for p, size in zip(places, sizes, strict=True):
         good = (p >= 0) & (p < size)
         inside = good if inside is None else inside & good
@@ -121,9 +122,10 @@ def grid_sampler(image: Tensor, grid: Tensor, mode: int, padding: int, align_cor
     if mode == NEAREST:
         return pixels(image, [c.detach().round().long() for c in axes])
     floors = [c.detach().floor() for c in axes]
-    total = None
+    total: Any = None
     for corner in range(1 << len(axes)):
-        weight, places = None, []
+        weight: Any = None
+        places = []
         for k, (c, f) in enumerate(zip(axes, floors, strict=True)):
             up = corner >> k & 1
             part = c - f if up else f + 1 - c
@@ -138,9 +140,10 @@ def bicubic(image: Tensor, axes: list[Tensor], padding: int, align_corners: bool
     """Sixteen pixels, each padded by itself."""
     floors = [c.detach().floor() for c in axes]
     weights = [cubic_weights(c - f) for c, f in zip(axes, floors, strict=True)]
-    sizes, total = image.shape[2:], None
+    sizes = image.shape[2:]
+    total: Any = None
     for i in range(4):
-        line = None
+        line: Any = None
         row_place = padded(floors[0] + (i - 1), sizes[0], padding, align_corners)
         for j in range(4):
             column = padded(floors[1] + (j - 1), sizes[1], padding, align_corners)

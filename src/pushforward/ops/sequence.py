@@ -79,7 +79,7 @@ def ctc_loss(
     place = torch.arange(width, device=labels.device)
     skips = (place >= 2) & (extended != blank) & (extended != torch.cat([extended[:, :2], extended], 1)[:, :width])
     begins = (place == 0) | ((place == 1) & (counts > 0).unsqueeze(1))
-    alpha = torch.where(begins, scores[0], LOW).to(log_probs.dtype) if steps else None
+    alpha: Any = torch.where(begins, scores[0], LOW).to(log_probs.dtype) if steps else None
     kept = [alpha]
     for t in range(1, steps):
         new = scores[t] + log_sum([alpha, later(alpha, 1), torch.where(skips, later(alpha, 2), LOW).to(alpha.dtype)])
@@ -160,7 +160,10 @@ row("_ctc_loss_backward", Special(), batch=batch_ctc_backward, formula=ctc_loss_
 
 def segment_of(n: int, lengths: Tensor | None, offsets: Tensor | None) -> tuple[Tensor, int]:
     """The segment of each of n places along the axis (their number for places in none), and the number of segments."""
-    bounds = offsets if offsets is not None else torch.cat([torch.zeros_like(lengths[..., :1]), lengths.cumsum(-1)], -1)
+    spans: Any = lengths
+    bounds: Any = offsets
+    if bounds is None:
+        bounds = torch.cat([torch.zeros_like(spans[..., :1]), spans.cumsum(-1)], -1)
     count = bounds.shape[-1] - 1
     order = torch.arange(n, device=bounds.device, dtype=bounds.dtype).expand(*bounds.shape[:-1], n).contiguous()
     found = torch.searchsorted(bounds[..., 1:].contiguous(), order, right=True)
