@@ -183,3 +183,20 @@ def test_picture_without_rows_is_not_drawn(tmp_path):
 def test_bad_command_lines_end_with_2(argv, capsys):
     assert main(argv) == 2
     assert capsys.readouterr()
+
+
+def test_numbers_are_put_between_their_marks(tmp_path):
+    from benchmarks import record
+
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nb\n")
+    machine = {"torch": "2", "processor": "p"}
+    results = {"machine": machine, "means": [{"of": "all", "rows": 3, "speedup": 1.5}]}
+    record.filled(page, "measured", record.summary(results))
+    text = page.read_text()
+    assert "| all | 3 | 1.50 |" in text
+    assert "old" not in text
+    assert text.startswith("a\n")
+    assert text.endswith("-->\nb\n")
+    with pytest.raises(ValueError, match="no marks"):
+        record.filled(page, "other", "")

@@ -22,7 +22,7 @@ def fresh(x: Tensor) -> Tensor:
         mark_tracked(x)
         with NoFunction():
             if not (x.requires_grad and torch.is_grad_enabled()):  # under no_grad a view would be a constant
-                return x._alias().requires_grad_()
+                return x._alias().requires_grad_()  # pyright: ignore[reportAttributeAccessIssue]
             return x.view_as(x)
     with NoFunction():
         return x.view_as(x) if x.requires_grad and torch.is_grad_enabled() else x.detach().requires_grad_()
@@ -51,7 +51,7 @@ def mark_tracked(x: Any) -> None:
     """Close the fast paths of a value's level: from now on a value of it may require grad."""
     while isinstance(x, Traced):
         x._level.newest().tracked = True
-        x = x._below()
+        x = x._below()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def released(x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def released(x: Tensor) -> Tensor:
 def stopped(x: Tensor) -> Tensor:
     """What the user means by `x.detach()`: no derivative of any level passes."""
     if isinstance(x, Traced):
-        return x._stopped()
+        return x._stopped()  # pyright: ignore[reportAttributeAccessIssue]
     return x.detach() if x.requires_grad else x
 
 
