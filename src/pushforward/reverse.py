@@ -19,6 +19,7 @@ from .batch.level import Batched
 from .core import tree
 from .core.errors import ArgumentError
 from .core.fresh import reach_outside, released, stopped, variable
+from .core.journal import attempt
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
@@ -282,7 +283,8 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
     level = payload_level(func, chosen)
     if level is not None:
         try:
-            grads, result, aux, keep = lanewise.gradient(level, chosen, call, lambda y: scalar_output(func, y))
+            with attempt():
+                grads, result, aux, keep = lanewise.gradient(level, chosen, call, lambda y: scalar_output(func, y))
             state: Any = LanewiseState(level)
         except NeedsGraph:
             lanewise.give_up(func)

@@ -18,6 +18,7 @@ from .level import Batched, wrap
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 
+MATRIX_VECTOR = frozenset({torch.mv, Tensor.mv})
 SELECT = torch.ops.aten.select.int
 
 UNARY = (
@@ -208,7 +209,8 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
         level = a._level
     else:
         return None
-    del func
+    if func in MATRIX_VECTOR and (b if tb is Batched else a)._payload.dim() != 2:
+        return None  # the long way raises the error
     if tb is Batched:
         out = (
             direct(_matrix_rows, a, q, held=level.held) if q.dim() == 2 else direct(torch.matmul, a, q, held=level.held)

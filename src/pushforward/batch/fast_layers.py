@@ -79,8 +79,11 @@ def along_last(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """layer_norm, which is replaced where differentiations are nested."""
-    return None if THREAD.order >= 2 else of_trailing(func, args, kwargs)
+    """layer_norm, which is replaced where differentiations are nested; it may not reach the lanes."""
+    shape = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
+    if THREAD.order >= 2 or not isinstance(shape, (tuple, list)) or len(shape) > args[0].dim():
+        return None
+    return of_trailing(func, args, kwargs)
 
 
 def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -137,6 +140,8 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if args[1]._level is not level or args[2]._level is not level:
         return None
     if payloads[0].dim() == 5:
+        if any(p.shape[:2] != payloads[0].shape[:2] for p in payloads):
+            return None
         q, k, v = (direct(Tensor.flatten, p, 0, 1, held=level.held) for p in payloads)
         out = called(level, func, q, (k, v, *rest), kwargs).unflatten(0, payloads[0].shape[:2])
     else:

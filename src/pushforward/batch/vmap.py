@@ -11,6 +11,7 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.fresh import stopped
+from ..core.journal import attempt
 from ..core.level import user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.traced import NeedsGraph
@@ -104,7 +105,8 @@ def vmap(
         else:
             leaves, spec, dims = list(args), None, [0] * len(args)
         try:
-            out = run(settings, leaves, spec, dims, size)
+            with attempt():
+                out = run(settings, leaves, spec, dims, size)
         except NeedsGraph as found:
             if not found.began_in(settings):
                 raise

@@ -12,6 +12,7 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
+from ..core.journal import about_to_write
 from .lanes import Split, Waiting, plainly
 from .level import Batched, BatchLevel, wrap_input
 from .ragged import Ragged, Rows
@@ -20,6 +21,16 @@ from .report import CallReport, reports
 from .settle import settle, stale
 
 Tensor = torch.Tensor
+
+
+class First(int):
+    """An out_dim: the value in the first lane, for what is known to be the same in all."""
+
+    def __repr__(self) -> str:
+        return "FIRST"
+
+
+FIRST = First(-(10**9))
 
 
 class Settings(NamedTuple):
@@ -53,7 +64,7 @@ def run(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size:
     level = BatchLevel(size, settings.randomness)
     flat, out_spec = call.run_level(level, call.payloads)
     if level.successor is None and not reports():
-        return finish(settings, [placed(size, o, m) for o, m in flat], out_spec)
+        return finish(settings, [placed(size, o, m) for o, m in flat], out_spec, flat)
     return run_groups(call, [], (level, flat, out_spec))
 
 
@@ -158,6 +169,7 @@ class Call:
             if own is root:
                 self.writes = {} if self.writes is None else self.writes
                 p = self.payloads[k]
+                about_to_write(p)
                 self.writes[k] = Rows([row.clone() for row in p.rows], p.ragged) if type(p) is Rows else p.clone()
 
     def write_back(self, level: Any, inputs: list[Any]) -> None:
@@ -218,11 +230,12 @@ def consecutive(lanes: Tensor) -> bool:
 
 
 class Done(NamedTuple):
-    """A run that has ended: its lanes, their results (stacked), and the structure of these."""
+    """A run that has ended: its lanes, their results (stacked), the structure of these, and what it returned."""
 
     lanes: Tensor
     rows: list[Any]
     spec: Any
+    shared: list[Any]
 
 
 def run_groups(call: Call, groups: list[Tensor], first: Any = None) -> Any:
@@ -234,7 +247,7 @@ def run_groups(call: Call, groups: list[Tensor], first: Any = None) -> Any:
     def ended(level: Any, flat: list[Any], spec: Any) -> None:
         newest = level.newest()
         lanes = lanes_of(newest, call.size)
-        done.append(Done(lanes, [placed(newest.size, o, m) for o, m in flat], spec))
+        done.append(Done(lanes, [placed(newest.size, o, m) for o, m in flat], spec, flat))
         runs.append(level.size)
         pending[:0] = level.queue
         while level is not None:  # levels of one run know each other; values that escaped need not keep the call alive
@@ -276,7 +289,8 @@ def joined(call: Call, done: list[Done]) -> Any:
             order = None
     counts = [len(d.lanes) for d in done]
     outs = [in_order(column, counts, lanes, order) for column in zip(*[d.rows for d in done], strict=True)]
-    return finish(call.settings, outs, spec)
+    shared = [shared_by_all([d.shared[k] for d in done]) for k in range(len(outs))]
+    return finish(call.settings, outs, spec, shared)
 
 
 def in_order(column: Any, counts: list[int], lanes: Tensor, order: Tensor | None) -> Any:
@@ -314,14 +328,29 @@ def placed(size: int, o: Any, m: bool | None) -> Any:
     return o.unsqueeze(0).expand(size, *o.shape)
 
 
-def finish(settings: Settings, outs: list[Any], spec: Any) -> Any:
-    """Move the mapped dimension to `out_dims` and put the outputs together."""
+def shared_by_all(parts: list[Any]) -> Any:
+    """An output of several runs as (value, mapped): what all runs share, if they do."""
+    first, mapped = parts[0]
+    if mapped is None or not all(m is False and o.shape == first.shape for o, m in parts):
+        return first, True
+    same = all(o is first or type(o) is not Tensor or type(first) is not Tensor or equal(o, first) for o, _ in parts)
+    return first, not same
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two plain tensors hold the same numbers."""
+    with plainly():
+        return bool(torch.equal(a, b))
+
+
+def finish(settings: Settings, outs: list[Any], spec: Any, flat: list[Any]) -> Any:
+    """Move the mapped dimension to `out_dims` and put the outputs together; `flat` has what the function returned."""
     out_dims = settings.out_dims
     if spec is None:
         o = outs[0]
         if type(out_dims) is not int:
             out_dims = spread_out_dims(settings, o, [o])[0]
-        return moved(settings, o, out_dims)
+        return moved(settings, o, out_dims, flat[0])
     value = tree.unflatten(outs, spec)
     if type(out_dims) is int:
         dims = [out_dims] * len(outs)
@@ -331,11 +360,11 @@ def finish(settings: Settings, outs: list[Any], spec: Any) -> Any:
         )
     if all(d == 0 for d in dims):
         return value
-    return tree.unflatten([moved(settings, o, d) for o, d in zip(outs, dims, strict=True)], spec)
+    return tree.unflatten([moved(settings, o, d, own) for o, d, own in zip(outs, dims, flat, strict=True)], spec)
 
 
-def moved(settings: Settings, o: Any, d: Any) -> Any:
-    """One output with the mapped dimension at `d`."""
+def moved(settings: Settings, o: Any, d: Any, own: tuple[Any, Any]) -> Any:
+    """One output with the mapped dimension at `d`; `own` is the value that the function returned, and whether it is mapped."""
     if isinstance(o, Ragged) and d != 0:
         msg = (
             f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): an output differs in "
@@ -344,8 +373,16 @@ def moved(settings: Settings, o: Any, d: Any) -> Any:
         raise ArgumentError(msg)
     if not isinstance(o, Tensor):
         return o
+    if d is FIRST:
+        return own[0] if own[1] is False else o[0] if o.shape[0] else o.new_zeros(o.shape[1:])
     if d is None:
-        return o[0] if o.shape[0] else o
+        if own[1]:
+            msg = (
+                f"vmap({name_of(settings.func)}, out_dims={settings.out_dims!r}): an output of shape {list(o.shape[1:])} "
+                f"differs between lanes, so its out_dim cannot be None"
+            )
+            raise ArgumentError(msg)
+        return own[0]
     if d == 0:
         return o
     if not -o.dim() <= d < o.dim():

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..core.captured import described
-from ..core.level import autograd_on, is_grad_enabled
+from ..core.journal import about_to_write
+from ..core.level import THREAD, autograd_on, is_grad_enabled
 from ..core.torch_private import NoDispatch
 from ..ops.table import Entry, entry
 
@@ -32,6 +33,10 @@ def write(
 
     targets = flattened([args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs])
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
+    if THREAD.attempts:
+        for target, own in zip(targets, ours, strict=True):
+            if not own:
+                about_to_write(target)
     if level.call is not None and level.call.inputs:
         for target, own in zip(targets, ours, strict=True):
             if own:

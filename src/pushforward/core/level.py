@@ -38,6 +38,7 @@ class _Thread(threading.local):
         self.levels: list[Level] = []
         self.excluded: Any = None  # autograd's view of the world when the outermost transform began
         self.order = 0  # how many differentiations are running, of either mode
+        self.attempts: list[Any] = []  # runs that may be given up, see `core.journal`
         self.reader: Any = None  # while a program is recorded: what gives the Python value of a plain tensor
 
 

@@ -10,10 +10,11 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.fresh import reach_outside, released, stopped, variable
+from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
-from ..core.traced import NeedsGraph
+from ..core.traced import NeedsGraph, Traced
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast as _fast  # noqa: F401  (registers the short ways)
@@ -139,7 +140,8 @@ def jvp(
     level.settings = call = object()
     arguments = (func, leaves, flat_tangents, spec, has_aux, track_tangent_grad)
     try:
-        return pushed(level, *arguments)
+        with attempt():
+            return pushed(level, *arguments)
     except NeedsGraph as found:
         if not found.began_in(call):
             raise
@@ -153,7 +155,7 @@ def pushed(
 ) -> Any:
     """One run of a function on dual numbers."""
     stop = user_stopped_gradient()
-    level.func = func
+    level.func, level.inputs = func, leaves
     level.start()
     try:
         duals = [
@@ -176,6 +178,10 @@ def pushed(
         pairs = [taken_apart(level, o) for o in outs]
     finally:
         level.stop()
+        level.inputs = []
+    for k, o in enumerate(outs):
+        if is_loose(o):
+            pairs[k] = tuple(None if v is None else known_below(v) for v in pairs[k])
     values = [v for v, _ in pairs]
     moved = [zeros_for(v) if t is None else t for v, t in pairs]
     if stop or not track_tangent_grad:
@@ -184,6 +190,16 @@ def pushed(
         values = [stopped(v) if isinstance(v, Tensor) else v for v in values]
     made = tree.unflatten(values, out_spec), tree.unflatten(moved, out_spec)
     return (*made, aux) if has_aux else made
+
+
+def is_loose(o: Any) -> bool:
+    """Whether an output was made by a fast path that the levels below did not see."""
+    return type(o) is Dual and (o._loose if o._cell is None else o._cell.loose)
+
+
+def known_below(x: Tensor) -> Tensor:
+    """A result of a fast path as a value of the level below, so that values of that level can be written into it."""
+    return x if isinstance(x, Traced) or not THREAD.levels else THREAD.levels[-1].lift(x)
 
 
 def taken_apart(level: DualLevel, o: Any) -> tuple[Any, Any]:

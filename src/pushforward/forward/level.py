@@ -96,6 +96,12 @@ class DualLevel(Level):
     def __init__(self, *, strict: bool = False) -> None:
         Level.__init__(self)
         self.strict = strict
+        self.inputs: list[Any] = []  # the primals of the caller, while the function runs
+
+    def input_of(self, x: Dual) -> Any:
+        """The tensor of the caller that a value looks at, or None."""
+        root = None if x._cell is None else x._cell.root[0]
+        return root if any(root is p for p in self.inputs) else None
 
     def lift(self, x: Tensor) -> Dual:
         """A value from outside as one of this level, without a tangent."""

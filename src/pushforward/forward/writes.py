@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..core.captured import described
-from ..core.level import autograd_on, is_grad_enabled, user_stopped_gradient
+from ..core.journal import about_to_write
+from ..core.level import THREAD, autograd_on, is_grad_enabled, user_stopped_gradient
 from ..core.torch_private import NoDispatch
 from ..ops.table import Entry, entry
 
@@ -27,6 +28,9 @@ def write(
     for t in targets:
         flat += list(t) if isinstance(t, (list, tuple)) else [t]
     ours = [isinstance(t, Dual) and t._level is level for t in flat]
+    if THREAD.attempts:
+        for target, own in zip(flat, ours, strict=True):
+            about_to_write(level.input_of(target) if own else target)
     for target, own in zip(flat, ours, strict=True):
         if own and (target._cell.loose if target._cell is not None else target._loose):
             level.tie(target)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..batch.vmap import vmap
+from ..batch.work import FIRST
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.opaque import opaque
@@ -137,7 +138,7 @@ def jacfwd(
             return moved, flat
 
         def columns(start: int, stop: int) -> list[Tensor]:
-            moved, aux = vmap(push, out_dims=(0, None), randomness=randomness)(*basis(leaves, start, stop))
+            moved, aux = vmap(push, out_dims=(0, FIRST), randomness=randomness)(*basis(leaves, start, stop))
             found["aux"] = aux
             return moved
 
@@ -242,7 +243,7 @@ def jacrev(
                 return [torch.stack(column) for column in zip(*each, strict=True)]
             return list(vmap(pull_rows)(*basis(chosen, start, stop)))
 
-        rows = in_chunks(rows_of, total, chunk_size) if chosen else []
+        rows = in_chunks(rows_of, total, chunk_size) if total else [x.new_zeros((0, *x.shape)) for x in leaves]
         by_output: dict[int, list[Tensor]] = {}
         sizes = [o.numel() for o in chosen]
         cut = [r.split(sizes) for r in rows]

@@ -7,12 +7,14 @@ beyond their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..batch.vmap import vmap
+from ..batch.work import FIRST
 from ..core.torch_private import NoFunction
 from ..forward.jvp import jvp
 from ..reverse import vjp
@@ -64,9 +66,9 @@ class Passes:
             return smooth, values, aux
 
         def run(start: int, stop: int) -> Tensor:
-            moved, values, aux = vmap(push, out_dims=(0, None, None))(*seeds(start, stop))
+            moved, values, aux = vmap(push, out_dims=(0, FIRST, FIRST))(*seeds(start, stop))
             self.keep(values, aux)
-            flat = [t.reshape(stop - start, -1) for t in moved]
+            flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in moved]
             return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
         return self.chunked(run, count, chunk, turned=turned)
@@ -84,7 +86,7 @@ class Passes:
 
         def run(start: int, stop: int) -> Tensor:
             rows = vmap(pulled)(*seeds(start, stop))
-            flat = [t.reshape(stop - start, -1) for t in rows]
+            flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in rows]
             return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
         return self.chunked(run, count, chunk, turned=False)

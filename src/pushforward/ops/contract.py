@@ -37,15 +37,26 @@ def matmul2(a: Tensor, am: bool, b: Tensor, bm: bool) -> Tensor:
     return a @ b
 
 
+def check_ranks(op: Any, args: list[Any], mapped: Any, *ranks: int) -> None:
+    """The arguments of one lane have the ranks that the operator wants: `@` would take others too."""
+    own = [x.dim() - (1 if m else 0) for x, m in zip(args, mapped, strict=False)]
+    if any(r != n for r, n in zip(ranks, own, strict=False)):
+        expected, got = " and ".join(f"{r}-D" for r in ranks), " and ".join(f"{n}-D" for n in own[: len(ranks)])
+        msg = f"{op.name()}: expected {expected} tensors, but got {got}"
+        raise RuntimeError(msg)
+
+
 def batch_mm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """mm: two logical matrices."""
-    del op, level, kwargs
+    del level, kwargs
+    check_ranks(op, args, mapped, 2, 2)
     return matmul2(args[0], mapped[0], args[1], mapped[1])
 
 
 def batch_bmm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """bmm: stacks of matrices; the stacks of all lanes become one."""
     del kwargs
+    check_ranks(op, args, mapped, 3, 3)
     a, b = (x if m else x.unsqueeze(0).expand(level.size, *x.shape) for x, m in zip(args[:2], mapped, strict=False))
     stack = a.shape[1]
     out = op(a.flatten(0, 1), b.flatten(0, 1))
@@ -54,7 +65,8 @@ def batch_bmm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[st
 
 def batch_mv(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """mv: a matrix and a vector."""
-    del op, level, kwargs
+    del level, kwargs
+    check_ranks(op, args, mapped, 2, 1)
     a, v = args[0], args[1]
     if mapped[1] and not mapped[0]:
         return v @ a.t()
@@ -66,6 +78,7 @@ def batch_mv(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str
 def batch_dot(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """dot, vdot: one matrix-vector product where one side is shared."""
     del level, kwargs
+    check_ranks(op, args, mapped, 1, 1)
     a, b = args[0], args[1]
     if "vdot" in op.name() and a.is_complex():
         a = a.conj()

@@ -71,6 +71,10 @@ def batch_layer_norm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
     del kwargs
     x, shape, weight, bias, eps = args
     mx, _, mw, mb, _ = mapped
+    if len(shape) > x.dim() - (1 if mx else 0):
+        own = list(x.shape[1:] if mx else x.shape)
+        msg = f"layer_norm: normalized_shape {list(shape)} has more dimensions than an input of shape {own}"
+        raise RuntimeError(msg)
     if not (mw or mb):
         return op(x, shape, weight, bias, eps)
     out, mean, rstd = (in_front(o, mx, level.size) for o in op(x, shape, None, None, eps))

@@ -1,0 +1,77 @@
+"""A run that is given up, because the function looks at its graph, leaves no trace in memory from outside."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pushforward as pf
+
+D = torch.float64
+W = torch.randn(4, 4, dtype=D, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].cos()
+
+
+def points():
+    return torch.randn(2, 3, 4, dtype=D, generator=torch.Generator().manual_seed(0))
+
+
+TRANSFORMS = {
+    "vmap": lambda f, x, t: pf.vmap(f)(x),
+    "jvp": lambda f, x, t: pf.jvp(f, (x[0],), (t[0],)),
+    "vmap(jvp)": lambda f, x, t: pf.vmap(lambda a, b: pf.jvp(f, (a,), (b,)))(x, t),
+    "vmap(grad)": lambda f, x, t: pf.vmap(pf.grad(lambda a: f(a).sum()))(x),
+    "jvp(grad)": lambda f, x, t: pf.jvp(pf.grad(lambda a: f(a).sum()), (x[0],), (t[0],)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_counter_counts_one_run(name):
+    calls = torch.zeros(())
+
+    def f(x):
+        calls.add_(1)
+        y = Sine.apply((W @ x).sin())
+        if y.requires_grad:
+            y.grad_fn  # noqa: B018
+        return y
+
+    def plain(x):
+        return (W @ x).sin().sin()
+
+    x, t = points()
+    torch.testing.assert_close(TRANSFORMS[name](f, x, t), TRANSFORMS[name](plain, x, t))
+    assert calls.item() == 1
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, 3)])
+@pytest.mark.parametrize("name", ["vmap", "jvp", "vmap(jvp)"])
+def test_inputs_are_written_once(name, part):
+    def f(x):
+        x[part].mul_(2)
+        y = W @ x
+        if y.requires_grad:
+            y.register_hook(lambda g: g)
+        return y
+
+    def plain(x):
+        x = x.clone()
+        x[part] *= 2
+        return W @ x
+
+    x, t = points()
+    given = x.clone()
+    torch.testing.assert_close(TRANSFORMS[name](f, given, t), TRANSFORMS[name](plain, x, t))
+    wanted = x.clone()
+    wanted[:, part] *= 2
+    torch.testing.assert_close(given[0], wanted[0])
