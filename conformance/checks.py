@@ -310,6 +310,7 @@ class Derivatives:
         def value(rough: bool = False) -> tuple[Any, str]:
             second, source = self.r.once(("curve", rough), lambda: self.curve(self.x, self.u, self.v, rough))
             first, other = self.r.once(("push", rough), lambda: self.push(self.x, self.v, rough))
+            first = [t if c else torch.zeros_like(t) for t, c in zip(first, self.r.connected, strict=True)]
             return [*second, *first], source if other == "exact" else other
 
         def actual() -> Any:

@@ -73,10 +73,10 @@ class Reference:
         if not self.outs:
             raise NothingToCompareError("no result that can have a derivative")
         try:
-            connected = any(o.requires_grad for o in self.graph(self.primals)[1])
+            self.connected = [o.requires_grad for o in self.graph(self.primals)[1]]
         except RuntimeError as error:
             raise TorchFailsError(f"autograd records no graph: {first_line(error)}") from None
-        if not connected:
+        if not any(self.connected):
             raise NothingToCompareError("the result depends on no differentiable argument")
         draw = torch.Generator().manual_seed(seed)
         self.tangents = [[random_like(x, draw) for x in self.primals] for _ in range(3)]

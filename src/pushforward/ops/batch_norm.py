@@ -222,6 +222,6 @@ row(
     "_native_batch_norm_legit_no_training",
     Decomposed(lambda x, w, b, mean, var, m, eps: torch.native_batch_norm(x, w, b, mean, var, False, m, eps)),
 )
-row("_batch_norm_with_update_functional", Decomposed(with_update))
+row("_batch_norm_with_update_functional", Decomposed(with_update), writes=lambda values: values[5] != 0)
 row("_batch_norm_no_update", Decomposed(without_update))
 row("batch_norm_backward", Decomposed(reserve_backward))

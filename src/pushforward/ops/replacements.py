@@ -28,7 +28,7 @@ def affine(unit: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Any)
     return out if bias is None else out + bias.reshape(shape)
 
 
-# -- norms: in torch the statistics that come out have no derivative in reverse mode ---------------------------------
+# -- norms: in reverse mode torch gives the statistics of group norm a derivative, those of layer and batch norm none --
 
 
 @safe(functional.layer_norm, torch.layer_norm)
@@ -68,7 +68,7 @@ def native_group_norm(
     """Out, mean, rstd."""
     mean, rstd, unit = norm.statistics(norm.wide(x).reshape(n, group, c // group * hw), [2], eps)
     out = affine(unit.reshape(n, c, hw), weight, bias, (1, -1, 1))
-    return out.reshape(x.shape).to(x.dtype), mean.squeeze(-1).detach(), rstd.squeeze(-1).detach()
+    return out.reshape(x.shape).to(x.dtype), mean.squeeze(-1), rstd.squeeze(-1)
 
 
 @safe(torch.batch_norm)
