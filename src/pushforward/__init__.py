@@ -36,6 +36,7 @@ from .jacobian.jacobian_plan import JacobianPlan, PatternError
 from .jacobian.memory import OutOfBudgetError
 from .jacobian.planner import plan
 from .modules import frozen_statistics, functional_call, stack_module_state
+from .operators import OperatorCoverage, coverage
 from .program.compiled import compile
 from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
@@ -57,6 +58,7 @@ __all__ = [
     "JacobianPlan",
     "NanError",
     "NotDifferentiableError",
+    "OperatorCoverage",
     "OutOfBudgetError",
     "Pattern",
     "PatternError",
@@ -70,6 +72,7 @@ __all__ = [
     "WrongDerivativeError",
     "check",
     "compile",
+    "coverage",
     "debug_nans",
     "forward_ad",
     "frozen_statistics",

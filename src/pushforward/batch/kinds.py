@@ -24,21 +24,26 @@ Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
 
 def batching_rule(e: Entry) -> Rule:
     """The rule of an operator: hand-written, by kind, or the loop over lanes."""
+    return chosen(e)[1]
+
+
+def chosen(e: Entry) -> tuple[str, Rule]:
+    """Where the rule of an operator comes from, and the rule."""
     hand, formula = e.rule("batch"), e.rule("formula")
     if hand is not None:
-        return hand if formula is None else or_by_formula(hand, decomposed(kinds.Decomposed(formula)))
+        return kinds.OWN, hand if formula is None else or_by_formula(hand, decomposed(kinds.Decomposed(formula)))
     if e.row is not None:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):
-                return make(e.row.kind)
+                return kinds.DECOMPOSITION if kind is kinds.Decomposed else kinds.OWN, make(e.row.kind)
     if formula is not None:
-        return decomposed(kinds.Decomposed(formula))
+        return kinds.DECOMPOSITION, decomposed(kinds.Decomposed(formula))
     if e.op.namespace not in ("aten", "prims", "prim"):
-        return batch_custom
+        return kinds.LOOP, batch_custom
     if e.composite:
-        return decomposed(kinds.Decomposed())
+        return kinds.DECOMPOSITION, decomposed(kinds.Decomposed())
     data_dependent = e.dynamic or torch.Tag.data_dependent_output in e.op.tags
-    return run_lanes if data_dependent else lane_loop
+    return (kinds.ONE_BY_ONE, run_lanes) if data_dependent else (kinds.LOOP, lane_loop)
 
 
 def or_by_formula(hand: Rule, written_out: Rule) -> Rule:

@@ -1,6 +1,7 @@
 """Writes under `vmap`: in-place and `out=` operators, from their functional operator by schema."""
 
-# pyright: reportAttributeAccessIssue=false  (targets are checked to be tensors, and are values of the level)
+# Targets are checked to be tensors, which hides from the checker that they are values of the level.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 

@@ -23,19 +23,33 @@ Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], tuple[Any, Any]]
 
 def tangent_rule(e: Entry) -> Rule:
     """The rule of an operator: hand-written, by kind, or derived from its reverse formula."""
+    return chosen(e)[1]
+
+
+def chosen(e: Entry) -> tuple[str, Rule]:
+    """Where the rule of an operator comes from, and the rule."""
     hand = e.rule("tangent")
     if hand is not None:
-        return hand
+        return kinds.OWN, hand
     formula = e.rule("formula")
     if formula is not None:
-        return decomposed(kinds.Decomposed(formula))
+        return kinds.DECOMPOSITION, decomposed(kinds.Decomposed(formula))
     if e.row is not None:
         for kind, make in BY_KIND.items():
             if isinstance(e.row.kind, kind):
-                return make(e.row.kind)
+                rule = make(e.row.kind)
+                return kinds.DERIVED if rule in (derived, from_reverse) else SOURCES.get(kind, kinds.OWN), rule
     if e.composite:
-        return decomposed(kinds.Decomposed())
-    return derived
+        return kinds.DECOMPOSITION, decomposed(kinds.Decomposed())
+    return kinds.DERIVED, derived
+
+
+SOURCES = {
+    kinds.Constant: kinds.CONSTANT,
+    kinds.Random: kinds.CONSTANT,
+    kinds.Factory: kinds.CONSTANT,
+    kinds.Decomposed: kinds.DECOMPOSITION,
+}
 
 
 def derived(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -11,6 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 
+# Where an interpreter's rule for an operator comes from; from the best to the slowest.
+OWN, DECOMPOSITION, DERIVED, ONE_BY_ONE, LOOP = (
+    "own rule",
+    "decomposition",
+    "derived",
+    "lane by lane (its sizes depend on the data)",
+    "lane loop",
+)
+CONSTANT, REFUSED = "no derivative", "refused"
+
+
 @dataclass(frozen=True)
 class Kind:
     """Base of the kinds."""

@@ -29,6 +29,9 @@ def refuse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[
     raise NotDifferentiableError(msg)
 
 
+refuse.refused = "PyTorch has no derivative of it either"
+
+
 def tangent_qr(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """linalg_qr in the modes reduced, complete and r."""
     del level

@@ -56,6 +56,9 @@ def no_second(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: di
     raise NotDifferentiableError(msg)
 
 
+no_second.refused = "a draw can be differentiated once only, in PyTorch too"
+
+
 def normal_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """normal: in torch neither the mean nor the deviation has a derivative."""
     del level, tangents

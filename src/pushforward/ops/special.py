@@ -28,6 +28,7 @@ def refused(name: str, argument: str) -> Callable[..., Any]:
         msg = f"jvp: the derivative of `{name}` by {argument} at {source_line()} is not implemented; detach that input"
         raise NotDifferentiableError(msg)
 
+    derivative.refused = f"by {argument}: nobody has a formula"
     return derivative
 
 
