@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class Results:
             "python": platform.python_version(),
             "processor": processor(),
             "threads": "1",
+            "load": f"{os.getloadavg()[0]:.0f} processes on {os.cpu_count()} cores",
         }
 
 

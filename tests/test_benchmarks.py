@@ -191,10 +191,10 @@ def test_numbers_are_put_between_their_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nb\n")
     machine = {"torch": "2", "processor": "p"}
-    results = {"machine": machine, "means": [{"of": "all", "rows": 3, "speedup": 1.5}]}
+    results = {"machine": machine, "means": [{"of": "jvp", "rows": 3, "speedup": 1.5}]}
     record.filled(page, "measured", record.summary(results))
     text = page.read_text()
-    assert "| all | 3 | 1.50 |" in text
+    assert "| jvp | 3 | 1.50 |" in text
     assert "old" not in text
     assert text.startswith("a\n")
     assert text.endswith("-->\nb\n")
