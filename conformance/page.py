@@ -42,9 +42,9 @@ def write_page(path: Path = PAGE) -> None:
     """Make the page from the records and the operator table."""
     ours = records.load(records.path_of("pushforward", torch.float64))
     theirs = records.load(records.path_of("torch.func", torch.float64))
-    parts = [HEAD.format(**ours["about"]), summaries(ours, theirs), other_precisions(), differences(ours, theirs), failures(ours)]
+    swept = summaries(ours, theirs) + other_precisions() + differences(ours, theirs) + failures(ours)
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(parts) + TABLE + operator_table())
+    path.write_text(HEAD.format(**ours["about"]) + swept + TABLE + operator_table())
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:

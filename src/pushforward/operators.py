@@ -1,9 +1,8 @@
 """What each operator has under each transform, read from the operator table and the rules by which it is dispatched.
 
-    vmap         own rule, decomposition, or a loop over lanes
-    jvp          own rule, decomposition, derived from the reverse formula, no derivative, or refused
-    vjp          PyTorch's formula, or no derivative
-    vjp of vjp   PyTorch's formula again, or a decomposition where that one cannot be differentiated rightly
+Under `vmap` an own rule, a decomposition, or a loop over lanes; under `jvp` an own rule, a decomposition, a tangent derived
+from the reverse formula, no derivative, or a refusal; under `vjp` PyTorch's formula, which `vjp` of `vjp` replaces by a
+decomposition where it cannot be differentiated again, or not rightly.
 """
 
 from __future__ import annotations

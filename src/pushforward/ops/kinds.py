@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-
 # Where an interpreter's rule for an operator comes from; from the best to the slowest.
 OWN, DECOMPOSITION, DERIVED, ONE_BY_ONE, LOOP = (
     "own rule",
