@@ -20,6 +20,43 @@ Tensor = torch.Tensor
 _ONCE = once_differentiable(lambda: None).__code__  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+class Context:
+    """A stand-in for `ctx`: keeps what the class saves, for a `jvp` or a `backward` that is run by hand."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...] = ()) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.materialize_grads = True
+        self._backward: tuple[Any, ...] = ()
+        self._forward: tuple[Any, ...] | None = None
+        self._non_differentiable: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._backward = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._forward = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was saved."""
+        return self._backward
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._non_differentiable = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """As in torch."""
+        self._dirty = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """As in torch."""
+        self.materialize_grads = value
+
+
 def code_of(function: Any) -> Any:
     """The code of a function, if it is written in Python."""
     return getattr(function, "__code__", None)

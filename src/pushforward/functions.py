@@ -28,50 +28,13 @@ from .core.traced import NeedsGraph, Traced
 from .forward import level as duals
 from .forward.from_reverse import from_reverse
 from .forward.level import Dual
-from .function_forms import is_once, on_copies, once_of, writes_inputs, written_back
+from .function_forms import Context, is_once, on_copies, once_of, writes_inputs, written_back
 
 Tensor = torch.Tensor
 Function = torch.autograd.Function
 _BASE = (
     torch.autograd.function._SingleLevelFunction
 )  # what every `apply` comes to, also one bound before we were imported
-
-
-class Context:
-    """A stand-in for `ctx`: keeps what the class saves, for a `jvp` or a `backward` that is run by hand."""
-
-    def __init__(self, needs_input_grad: tuple[bool, ...] = ()) -> None:
-        self.needs_input_grad = needs_input_grad
-        self.materialize_grads = True
-        self._backward: tuple[Any, ...] = ()
-        self._forward: tuple[Any, ...] | None = None
-        self._non_differentiable: tuple[Any, ...] = ()
-        self._dirty: tuple[Any, ...] = ()
-
-    def save_for_backward(self, *tensors: Any) -> None:
-        """As in torch."""
-        self._backward = tensors
-
-    def save_for_forward(self, *tensors: Any) -> None:
-        """As in torch."""
-        self._forward = tensors
-
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """What was saved."""
-        return self._backward
-
-    def mark_non_differentiable(self, *tensors: Any) -> None:
-        """As in torch."""
-        self._non_differentiable = tensors
-
-    def mark_dirty(self, *tensors: Any) -> None:
-        """As in torch."""
-        self._dirty = tensors
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """As in torch."""
-        self.materialize_grads = value
 
 
 WATCHERS: list[Any] = []  # of running checks: each takes a whole call `(cls, args, kwargs, run)`

@@ -80,8 +80,8 @@ def along_last(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """layer_norm, which is replaced where differentiations are nested; it may not reach the lanes."""
-    shape = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
-    if THREAD.order >= 2 or not isinstance(shape, (tuple, list)) or len(shape) > args[0].dim():
+    shape: Any = kwargs.get("normalized_shape", args[1] if len(args) > 1 else None)
+    if THREAD.order >= 2 or not isinstance(shape, (tuple, list)) or len(shape) > args[0].dim():  # pyright: ignore[reportGeneralTypeIssues]
         return None
     return of_trailing(func, args, kwargs)
 

@@ -97,9 +97,9 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
 
 
 def _by_leaf(tangents: Any, primals: Any) -> list[Any] | None:
-    """Tangents of a structure with None in place of whole subtrees."""
-    none_leaf = tree.torch_tree.tree_flatten(tangents, is_leaf=lambda v: v is None)[0]
-    return none_leaf if len(none_leaf) == len(tree.leaves(primals)) else None
+    """Tangents with None in place of leaves; None where the structure is another."""
+    found, spec = tree.torch_tree.tree_flatten(tangents, is_leaf=lambda v: v is None)
+    return found if spec == tree.torch_tree.tree_flatten(primals, is_leaf=lambda v: v is None)[1] else None
 
 
 @opaque
@@ -175,7 +175,7 @@ def pushed(
             result, aux = result
             aux = tree.map_leaves(lambda a: taken_apart(level, a)[0], aux)
         outs, out_spec = tree.flat(result)
-        pairs = [taken_apart(level, o) for o in outs]
+        pairs: list[Any] = [taken_apart(level, o) for o in outs]
     finally:
         level.stop()
         level.inputs = []
@@ -199,7 +199,7 @@ def is_loose(o: Any) -> bool:
 
 def known_below(x: Tensor) -> Tensor:
     """A result of a fast path as a value of the level below, so that values of that level can be written into it."""
-    return x if isinstance(x, Traced) or not THREAD.levels else THREAD.levels[-1].lift(x)
+    return x if isinstance(x, Traced) or not THREAD.levels else THREAD.levels[-1].lift(x)  # type: ignore[attr-defined]
 
 
 def taken_apart(level: DualLevel, o: Any) -> tuple[Any, Any]:
