@@ -32,8 +32,9 @@ TABLE = """
 ## The operator table
 
 `vmap` and `jvp`: where the rule of an operator comes from. A *decomposition* is a formula in other operators; *derived*
-is a tangent from the operator's own reverse formula; *no derivative* is a constant, a draw or a factory. `vjp` is PyTorch's engine; `vjp of vjp`
-names the operators that are written out where PyTorch's formula cannot be differentiated again, or not rightly.
+is a tangent from the operator's own reverse formula; *no derivative* is a constant, a draw or a factory. `vjp` is
+PyTorch's engine; `vjp of vjp` names the operators that are written out where PyTorch's formula cannot be differentiated
+again, or not rightly.
 
 """
 

@@ -257,7 +257,8 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
                 grads = torch.autograd.grad(
                     [outs[k] for k in live], variables, seeds, create_graph=True, allow_unused=True
                 )
-            outside = not stop and (outside or reach_outside([outs[k] for k in live], variables))
+            seen = any(v.saw_grad for v in THREAD.levels)  # asked again: what requires grad may lie below a level's values
+            outside = not stop and (outside or seen or reach_outside([outs[k] for k in live], variables))
             pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
 
     @opaque
