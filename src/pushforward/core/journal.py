@@ -18,7 +18,7 @@ from .traced import NeedsGraph, Traced
 Tensor = torch.Tensor
 
 
-class attempt(contextlib.AbstractContextManager):  # noqa: N801  (used as a keyword: `with attempt():`)
+class attempt(contextlib.AbstractContextManager):
     """A run that may be given up: plain tensors that it wrote into get their old values back if it is."""
 
     __slots__ = ("before",)
