@@ -25,7 +25,7 @@ sample("linear", functional.linear, n(2, 3), n(4, 3), n(4))
 sample("_trilinear", lambda x, y, z: functional.bilinear(x, y, z), n(2, 3), n(2, 4), n(2, 3, 4))
 sample("linalg_cross", linalg.cross, n(2, 3), n(2, 3))
 sample("_sparse_mm", lambda x, y: torch.sparse.mm(x.to_sparse(), y), n(2, 3), n(3, 4), values_only=True, slow=True)
-sample("_to_sparse _to_dense", lambda x: x.to_sparse().to_dense() * x, n(2, 3), once=True)
+sample("_to_sparse _to_dense", lambda x: x.to_sparse().to_dense() * x, n(2, 3))
 without(
     "sparse_mask sparse_sampled_addmm", "their arguments are sparse tensors: tests/ops and tests/sparsity have them"
 )

@@ -253,6 +253,15 @@ def batch_stay_dense(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: 
     return x.clone() if x.layout is torch.strided else x.to_dense()
 
 
+def tangent_sparse_mask(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """sparse_mask is linear in what is masked; a mask is a pattern, and has no derivative."""
+    del level
+    out = op(*primals, **kwargs)
+    return out, None if tangents[0] is None else op(tangents[0], primals[1], **kwargs)
+
+
 def batch_sparse_mask(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """sparse_mask: 0 wherever the mask has no element."""
     del op, kwargs
@@ -308,5 +317,5 @@ row("_reshape_alias", Movement(), batch=batch_reshape_alias, tangent=tangent_res
 row("slice_inverse", Linear((0, 1)), batch=batch_slice_inverse)
 row("select_backward slice_backward diagonal_backward unfold_backward", Movement(), batch=batch_scatter_back)
 row("_to_sparse _to_dense", Movement(), batch=batch_stay_dense)
-row("sparse_mask", Special(), batch=batch_sparse_mask)
+row("sparse_mask", Special(), batch=batch_sparse_mask, tangent=tangent_sparse_mask)
 row("cat stack", Linear(), batch=batch_join)
