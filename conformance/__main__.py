@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from . import records
-from .checks import TRANSFORMS
 from .database import operators
+from .names import BAD, STATUSES, TRANSFORMS
 from .page import write_page
-from .sweep import STATUSES, Record, Settings, run
+from .records import Record, Settings
+from .sweep import run
 
-BAD = STATUSES[4:]
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "complex128": torch.complex128}
 
 

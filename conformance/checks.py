@@ -347,6 +347,4 @@ class Derivatives:
         yield Check("hessian", loop, actual, lambda: loop(True))
 
 
-BATCHING = {"vmap": batching, "vmap_vmap": batching_twice}
-DERIVATIVES = ("jvp", "vjp", "vmap_jvp", "vmap_vjp", "jvp_vjp", "jvp_jvp", "vjp_vjp", "vmap_hessian")
-TRANSFORMS = (*BATCHING, *DERIVATIVES)
+LANE_CHECKS = {"vmap": batching, "vmap_vmap": batching_twice}

@@ -10,7 +10,7 @@ import torch
 import pushforward as pf
 
 from . import records
-from .checks import TRANSFORMS
+from .names import TRANSFORMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 NAMES = {t: t.replace("_", " of ") if t.count("_") else t for t in TRANSFORMS}

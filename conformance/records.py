@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .checks import TRANSFORMS
-from .sweep import STATUSES, Record, Settings
+from .names import BAD, COMPARED, STATUSES, TRANSFORMS
 
 RECORDED = Path(__file__).parent / "recorded"
-COMPARED = STATUSES[2:]
 Operators = dict[str, dict[str, list[Any]]]
+Record = dict[str, dict[str, dict[str, Any]]]  # of one operator, by library and transform
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is swept, and how."""
+
+    libraries: tuple[str, ...]
+    transforms: tuple[str, ...]
+    dtype: torch.dtype
+    samples: int
 
 
 def path_of(library: str, dtype: torch.dtype, folder: Path = RECORDED) -> Path:
@@ -71,11 +81,11 @@ def regressions(old: Operators, new: Operators) -> list[str]:
         for transform, (status, detail) in by_transform.items():
             before = old.get(name, {}).get(transform, [None])[0]
             if before is None:
-                worse = status in COMPARED[2:]
+                worse = status in BAD
             elif before in COMPARED:
                 worse = status not in COMPARED or STATUSES.index(status) > STATUSES.index(before)
             else:
-                worse = status in COMPARED[2:]
+                worse = status in BAD
             if worse:
                 found.append(f"{transform:12} {name}: {status}, recorded {before}: {detail}")
     return found

@@ -11,32 +11,21 @@ import multiprocessing.connection
 import signal
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .checks import BATCHING, DERIVATIVES, Check, Derivatives
+from .checks import LANE_CHECKS, Check, Derivatives
 from .compare import TOLERANCES, difference
 from .database import Call, NothingToCompareError, TorchFailsError, calls, first_line
+from .names import DERIVATIVES, STATUSES
+from .records import Record, Settings
 from .references import Reference
 
-# From the best to the worst. "none": nothing to compare; "torch fails": torch's own loop or autograd raises.
-STATUSES = ("none", "torch fails", "pass", "slow", "error", "timeout", "wrong", "crash")
 SLOW = ("slow fallback", "performance drop")
 SECONDS = 20.0  # of processor time for one check
 SILENCE = 900.0  # seconds on the clock after which a process is given up
 LIFETIME = 40  # operators for one process, so that what an operator leaves behind stays small
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is swept, and how."""
-
-    libraries: tuple[str, ...]
-    transforms: tuple[str, ...]
-    dtype: torch.dtype
-    samples: int
 
 
 class OutOfTimeError(BaseException):
@@ -135,9 +124,11 @@ def of_sample(call: Call, seed: int, settings: Settings, libraries: dict[str, An
         per_library = []
         try:
             for lib in libraries.values():
-                made = BATCHING[transform](call, lib) if reference is None or transform in BATCHING else (
-                    Derivatives(reference, lib).checks(transform)
-                )
+                if transform in LANE_CHECKS:
+                    made = LANE_CHECKS[transform](call, lib)
+                else:
+                    assert reference is not None
+                    made = Derivatives(reference, lib).checks(transform)
                 per_library.append(list(made))
         except NothingToCompareError as reason:
             yield from every(transform, ("none", str(reason)))
@@ -153,8 +144,6 @@ def of_sample(call: Call, seed: int, settings: Settings, libraries: dict[str, An
                 for library, check in zip(libraries, checks, strict=True):
                     yield library, transform, judged(check, tolerances, expected)
 
-
-Record = dict[str, dict[str, dict[str, Any]]]
 
 
 def of_operator(op: Any, settings: Settings) -> Record:

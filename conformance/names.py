@@ -1,0 +1,12 @@
+"""The compositions that are swept, and what can become of one."""
+
+from __future__ import annotations
+
+BATCHING = ("vmap", "vmap_vmap")
+DERIVATIVES = ("jvp", "vjp", "vmap_jvp", "vmap_vjp", "jvp_vjp", "jvp_jvp", "vjp_vjp", "vmap_hessian")
+TRANSFORMS = (*BATCHING, *DERIVATIVES)
+
+# From the best to the worst. "none": nothing to compare; "torch fails": torch's own loop or autograd raises.
+STATUSES = ("none", "torch fails", "pass", "slow", "error", "timeout", "wrong", "crash")
+COMPARED = STATUSES[2:]
+BAD = STATUSES[4:]

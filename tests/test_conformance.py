@@ -1,0 +1,82 @@
+"""The recorded sweep over PyTorch's operator database: what it says, how it is compared, the page made from it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pushforward as pf
+from conformance import page, records
+from conformance.names import BAD, TRANSFORMS
+from pushforward.ops.table import ROWS
+
+OURS = records.load(records.path_of("pushforward", torch.float64))["operators"]
+
+
+def test_nothing_recorded_is_wrong_or_refused():
+    bad = records.reasons(OURS, BAD)
+    assert len(OURS) > 600
+    assert not bad, bad
+
+
+def test_few_operators_run_lane_by_lane():
+    slow = {name for name, by in OURS.items() if any(status == "slow" for status, _ in by.values())}
+    assert len(slow) <= 10, slow
+
+
+def test_every_transform_is_recorded_for_every_operator():
+    assert all(set(by) == set(TRANSFORMS) for by in OURS.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worse"),
+    [
+        ("pass", "pass", False),
+        ("pass", "slow", True),
+        ("slow", "pass", False),
+        ("slow", "error", True),
+        ("error", "error", False),
+        ("error", "wrong", True),
+        ("pass", "none", True),
+        ("pass", "torch fails", True),
+        ("none", "pass", False),
+        ("none", "error", True),
+        (None, "pass", False),
+        (None, "wrong", True),
+    ],
+)
+def test_what_counts_as_worse(before, after, worse):
+    old = {} if before is None else {"sin": {"jvp": [before, ""]}}
+    found = records.regressions(old, {"sin": {"jvp": [after, "because"]}})
+    assert bool(found) is worse
+    assert all("sin" in line and after in line and "because" in line for line in found)
+
+
+def test_records_are_read_as_they_were_written(tmp_path):
+    settings = records.Settings(("pushforward",), ("jvp",), torch.float64, 2)
+    operators = {"cos": {"jvp": ["pass", ""]}, "sin": {"jvp": ["error", "why"]}}
+    path = records.path_of("pushforward", torch.float32, tmp_path)
+    records.save(path, settings, operators)
+    found = records.load(path)
+    assert path.name == "pushforward_float32.json"
+    assert found["operators"] == operators
+    assert found["about"]["samples"] == 2
+    assert records.load(tmp_path / "none.json")["operators"] == {}
+
+
+def test_the_page_is_what_records_and_table_say(tmp_path):
+    page.write_page(tmp_path / "coverage.md")
+    assert (tmp_path / "coverage.md").read_text() == page.PAGE.read_text(), "./run conformance --page makes it anew"
+
+
+def test_coverage_has_every_operator_of_the_table():
+    rows = pf.coverage()
+    names = {row.operator for row in rows}
+    assert names <= set(ROWS)
+    assert len(ROWS) - len(names) < 5  # rows for variants that this version of torch does not have
+    by_name = {row.operator: row for row in rows}
+    assert by_name["mul"].vmap == by_name["mul"].jvp == "own rule"
+    assert by_name["_foreach_add"].vmap == "decomposition"
+    assert by_name["sign"].jvp == by_name["zeros"].vjp == "no derivative"
+    assert by_name["geqrf"].jvp.startswith("refused (")
+    assert by_name["cdist"].vjp_vjp == "decomposition"
