@@ -147,8 +147,8 @@ def total(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def dot(func: Any, args: tuple[Any, ...]) -> Any:
-    """`torch.dot` with at least one mapped vector."""
-    if len(args) != 2:
+    """`torch.dot` with at least one mapped vector; it keeps its precision where the products behind this way do not."""
+    if len(args) != 2 or autocast_on():
         return None
     a, b = args
     for x, y in ((a, b), (b, a)):
@@ -209,8 +209,8 @@ def matmul(func: Any, args: tuple[Any, ...]) -> Any:
         level = a._level
     else:
         return None
-    if func in MATRIX_VECTOR and (b if tb is Batched else a)._payload.dim() != 2:
-        return None  # the long way raises the error
+    if func in MATRIX_VECTOR and (autocast_on() or (b if tb is Batched else a)._payload.dim() != 2):
+        return None  # mv keeps its precision where mm does not; of other ranks the long way raises the error
     if tb is Batched:
         out = (
             direct(_matrix_rows, a, q, held=level.held) if q.dim() == 2 else direct(torch.matmul, a, q, held=level.held)

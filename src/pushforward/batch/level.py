@@ -307,9 +307,10 @@ class BatchLevel(Level, Lanes):
         """The batching rule of an operator: hand-written, by kind, or the loop over lanes."""
         rule = e.cache.get("batch")
         if rule is None:
+            from .dims import checked
             from .kinds import batching_rule
 
-            rule = e.cache["batch"] = batching_rule(e)
+            rule = e.cache["batch"] = checked(e, batching_rule(e))
         return rule
 
     def lanes_differ(self, e: Entry, func: Any, values: list[Any], kwargs: dict[str, Any]) -> bool:

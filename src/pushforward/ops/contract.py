@@ -109,6 +109,9 @@ def batch_add_product(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
     if beta == 0:
         return out.expand(level.size, *out.shape[1:])
     x = args[0]
+    if x.dim() - int(mapped[0]) > out.dim() - 1:
+        msg = f"{op.name()}: expected at most {out.dim() - 1} dimensions of what is added to, got {x.dim() - int(mapped[0])}"
+        raise RuntimeError(msg)
     if mapped[0]:
         x = x.reshape(level.size, *[1] * (out.dim() - x.dim()), *x.shape[1:])
     return (x if beta == 1 else x * beta) + out
@@ -116,7 +119,8 @@ def batch_add_product(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
 
 def batch_outer(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """The outer product of two vectors."""
-    del op, level, mapped, kwargs
+    del level, kwargs
+    check_ranks(op, args, mapped, 1, 1)
     return args[0].unsqueeze(-1) * args[1].unsqueeze(-2)
 
 

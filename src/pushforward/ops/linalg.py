@@ -26,7 +26,11 @@ Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
 
 
 def stack_shape(x: Tensor, mapped: bool, core: int) -> tuple[int, ...]:
-    """The logical stack dimensions of an argument."""
+    """The logical stack dimensions of an argument; of too low a rank it must not borrow the mapped one."""
+    own = x.dim() - int(mapped)
+    if own < core:
+        msg = f"expected a tensor with {core} or more dimensions, but got {own}"
+        raise RuntimeError(msg)
     return tuple(x.shape[int(mapped) : x.dim() - core])
 
 

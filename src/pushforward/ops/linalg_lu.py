@@ -102,6 +102,10 @@ def tangent_lu_solve(op: Any, level: Any, primals: list[Any], tangents: Any, kwa
 def batch_lu_solve(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
     """lu_solve: stacks are spread first, for the operator itself does not broadcast them reliably."""
     cores, left = (2, 1, 2), kwargs.get("left", True)
+    lu, pivots = ((x.shape[1:] if m else x.shape) for x, m in zip(args[:2], mapped[:2], strict=True))
+    if lu[:-1] != pivots:
+        msg = f"linalg.lu_solve: expected LU.shape[:-1] and pivots.shape to agree, got {list(lu)} and {list(pivots)}"
+        raise RuntimeError(msg)
     if not (mapped[0] or mapped[1]) and level.size:
         lu, pivots, b = spread_stacks([args[0], args[1], fold(args[2], left=left)], cores)
         return unfold(op(lu, pivots, b, **kwargs), level.size, left=left)
