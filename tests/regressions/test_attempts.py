@@ -75,3 +75,49 @@ def test_inputs_are_written_once(name, part):
     wanted = x.clone()
     wanted[:, part] *= 2
     torch.testing.assert_close(given[0], wanted[0])
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_a_buffer_of_the_function_around_is_written_once(views):
+    def around(x):
+        total, seen = torch.zeros(4, dtype=D), torch.zeros(2, 4, dtype=D)
+        row = seen[1]
+
+        def score(z):
+            total.add_(1)
+            if views:
+                row.add_(x)
+                seen[0, 0] += x[1]
+            return Sine.apply(z).sum()
+
+        return pf.grad(score)(x), total, seen, row
+
+    x = points()[0]
+    gradient, total, seen, row = pf.vmap(around)(x)
+    torch.testing.assert_close(gradient, x.cos())
+    torch.testing.assert_close(total, torch.ones(3, 4, dtype=D))
+    want = torch.zeros(3, 2, 4, dtype=D)
+    if views:
+        want[:, 1], want[:, 0, 0] = x, x[:, 1]
+    torch.testing.assert_close(seen, want)
+    torch.testing.assert_close(row, want[:, 1])
+
+
+def test_a_buffer_is_written_once_where_lanes_leave():
+    def around(x):
+        seen = torch.zeros(4, dtype=D) + x
+
+        def score(z):
+            seen.add_(1)
+            if z.sum() > 0:
+                z = 2 * z
+            seen.mul_(2)
+            return Sine.apply(z).sum()
+
+        return pf.grad(score)(x), seen
+
+    x = points()[0]
+    gradient, seen = pf.vmap(around)(x)
+    scale = torch.where(x.sum(1) > 0, 2.0, 1.0)[:, None]
+    torch.testing.assert_close(gradient, scale * (scale * x).cos())
+    torch.testing.assert_close(seen, 2 * (x + 1))

@@ -13,6 +13,7 @@ import torch
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
+from ..core.journal import about_to_write_value
 from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, taken_off
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
@@ -21,7 +22,7 @@ from ..core.traced import Traced, copy_lazy_bits, wrap_like
 from ..ops.table import Entry, entry
 from .failing import go_on_without_failing
 from .lanes import Lanes, inspect_value
-from .settle import settle_all
+from .settle import settle_all, taken
 from .writes import write
 
 Tensor = torch.Tensor
@@ -364,6 +365,27 @@ class BatchLevel(Level, Lanes):
         return out
 
     # -- writes ---------------------------------------------------------------------------------------------------
+
+    def keep_for_attempt(self, target: Batched) -> None:
+        """Keep what a value is, should the differentiation that runs in this level begin again."""
+        cell = target._cell
+
+        def state() -> tuple[Tensor, bool]:
+            payload, mapped = (target._payload, target._mapped) if cell is None else cell.root
+            return payload if payload.requires_grad else payload.clone(), mapped  # what is recorded is not written into
+
+        def back(kept: tuple[Tensor, bool]) -> None:
+            newest = target._level
+            if newest is not self and kept[1]:  # lanes have left since
+                kept = taken(kept[0], self.place_of(newest)), True
+            if cell is None:
+                target._payload, target._mapped, target._meta = *kept, None
+                return
+            cell.root = kept
+            with taken_off(newest), NoFunction():
+                newest.refresh(cell)
+
+        about_to_write_value(target, state, back)
 
     def promote(self, target: Batched) -> None:
         """Give a uniform buffer one copy for each lane; its views follow."""

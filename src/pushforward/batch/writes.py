@@ -38,6 +38,8 @@ def write(
         for target, own in zip(targets, ours, strict=True):
             if not own:
                 about_to_write(target)
+            elif level.payload_graphs:
+                level.keep_for_attempt(target)
     if level.call is not None and level.call.inputs:
         for target, own in zip(targets, ours, strict=True):
             if own:
