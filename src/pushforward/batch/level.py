@@ -376,14 +376,14 @@ class BatchLevel(Level, Lanes):
 
         def back(kept: tuple[Tensor, bool]) -> None:
             newest = target._level
-            if newest is not self and kept[1]:  # lanes have left since
-                kept = taken(kept[0], self.place_of(newest)), True
-            if cell is None:
-                target._payload, target._mapped, target._meta = *kept, None
-                return
-            cell.root = kept
             with taken_off(newest), NoFunction():
-                newest.refresh(cell)
+                if newest is not self and kept[1]:  # lanes have left since
+                    kept = taken(kept[0], self.place_of(newest)), True
+                if cell is None:
+                    target._payload, target._mapped, target._meta = *kept, None
+                else:
+                    cell.root = kept
+                    newest.refresh(cell)
 
         about_to_write_value(target, state, back)
 
