@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -121,3 +123,15 @@ def test_a_buffer_is_written_once_where_lanes_leave():
     scale = torch.where(x.sum(1) > 0, 2.0, 1.0)[:, None]
     torch.testing.assert_close(gradient, scale * (scale * x).cos())
     torch.testing.assert_close(seen, 2 * (x + 1))
+
+
+def test_nobody_listens_to_warnings_after_an_error():
+    def fails(x):
+        if x.sum() > 0:
+            x = 2 * x
+        raise ValueError
+
+    shown = warnings.showwarning
+    with pytest.raises(ValueError):  # noqa: PT011
+        pf.vmap(fails)(points()[0])
+    assert warnings.showwarning is shown

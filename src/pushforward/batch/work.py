@@ -62,7 +62,11 @@ def run(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size:
     if groups is not None:
         return run_groups(call, groups)
     level = BatchLevel(size, settings.randomness)
-    flat, out_spec = call.run_level(level, call.payloads)
+    try:
+        flat, out_spec = call.run_level(level, call.payloads)
+    except BaseException:
+        call.finish_repeats()
+        raise
     if level.successor is None and not reports():
         return finish(settings, [placed(size, o, m) for o, m in flat], out_spec, flat)
     return run_groups(call, [], (level, flat, out_spec))
