@@ -132,6 +132,6 @@ def test_nobody_listens_to_warnings_after_an_error():
         raise ValueError
 
     shown = warnings.showwarning
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):
         pf.vmap(fails)(points()[0])
     assert warnings.showwarning is shown

@@ -380,7 +380,8 @@ class BatchLevel(Level, Lanes):
                 if newest is not self and kept[1]:  # lanes have left since
                     kept = taken(kept[0], self.place_of(newest)), True
                 if cell is None:
-                    target._payload, target._mapped, target._meta = *kept, None
+                    target._payload, target._mapped = kept
+                    target._meta = None
                 else:
                     cell.root = kept
                     newest.refresh(cell)
