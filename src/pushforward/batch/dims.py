@@ -18,7 +18,7 @@ Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
 NAMES = frozenset({"dim", "dims", "dim0", "dim1", "dim2", "dimension"})
 INTS = frozenset({"int", "Optional[int]", "List[int]", "Optional[List[int]]"})
 OF_OTHERS = frozenset({"linalg_cross", "slice_inverse", "cosine_similarity"})  # not of the first argument as it is
-ONE_MORE = frozenset({"stack", "unsqueeze", "diag_embed"})
+ONE_MORE = frozenset({"stack", "unsqueeze", "unsqueeze_copy", "diag_embed"})
 
 
 def places_of(e: Entry) -> list[int]:
