@@ -79,8 +79,8 @@ def first_groups(call: Call) -> list[Tensor] | None:
     if not ragged and (chunk is None or chunk >= call.size):
         return None
     by_shape: dict[Any, list[int]] = {}
-    for lane in range(call.size if ragged else 0):
-        by_shape.setdefault(tuple(tuple(rows[lane].shape) for rows in ragged), []).append(lane)
+    for lane, shapes in enumerate(zip(*[[r.shape for r in rows.rows] for rows in ragged], strict=True)):
+        by_shape.setdefault(shapes, []).append(lane)
     with plainly():
         groups = [torch.tensor(lanes) for lanes in by_shape.values()] if ragged else [torch.arange(call.size)]
         if chunk is not None:
