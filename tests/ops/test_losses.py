@@ -64,9 +64,11 @@ def test_losses_of_positions_and_of_one_sample():
         check_subsets(f, real(3, 4, 2), target, sizes=(2,))
         check_subsets(f, real(4), torch.tensor(2), sizes=(2,))
         check_subsets(pf.grad(lambda x, t, f=f: weighted(f(x, t))), real(3, 4, 2), target, sizes=(2,))
-        check_subsets(
-            lambda x, t, r=reduction: F.multi_margin_loss(x, t, reduction=r), real(4), torch.tensor(2), sizes=(2,)
-        )
+        margin = lambda x, t, r=reduction: F.multi_margin_loss(x, t, reduction=r)
+        for target_of_one in (torch.tensor(2), torch.tensor([2])):
+            check_subsets(margin, real(4), target_of_one, sizes=(2,))
+        labels = torch.tensor([2, 0, -1, 1])
+        check_subsets(lambda x, t, r=reduction: F.multilabel_margin_loss(x, t, reduction=r), real(4), labels, sizes=(2,))
 
 
 def test_a_weight_that_moves():

@@ -43,7 +43,8 @@ def test_networks(kind, options):
 def test_the_fused_layer_of_single_precision(kind):
     """float32 goes by the fused kernel: lanes as a batch, ensembles, per-sample gradients and Hessians."""
     net, x = network(kind, torch.float32, num_layers=2), real(4, 2, 5, 3, dtype=torch.float32)
-    check_subsets(lambda x: net(x)[0], x[0], tolerance=1e-5)
+    for one in (x[0], x[0, :1], x[0, 0]):  # a batch of one is where states stay views of a single zero
+        check_subsets(lambda x: net(x)[0], one, sizes=(4, 1), tolerance=1e-5)
     parameters = dict(net.named_parameters())
 
     def loss(p, x):
@@ -69,6 +70,17 @@ def test_the_fused_layer_of_single_precision(kind):
     ):
         exact = run(lambda z: f(z, wide), x[0].double(), v)
         torch.testing.assert_close(run(lambda z: f(z, net), x[0], v.float()).double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_the_fused_layer_of_lanes_with_gaps_between_them():
+    """Its kernel takes everything for contiguous, and one lane looks so."""
+    net, x = network("LSTM", torch.float32), real(6, 5, 3, dtype=torch.float32)[::2]
+    states = real(6, 1, 2, dtype=torch.float32)[::2]
+    f = lambda x, h, c: net(x, (h, c))[0]
+    expected = torch.stack([f(*lane) for lane in zip(x, states, -states, strict=True)])
+    torch.testing.assert_close(pf.vmap(f)(x, states, -states), expected, rtol=1e-5, atol=1e-6)
+    expected = torch.stack([f(a, states[0], states[1]) for a in x])
+    torch.testing.assert_close(pf.vmap(f, in_dims=(0, None, None))(x, states[0], states[1]), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_reverse_mode_of_a_plain_call_is_mapped():

@@ -146,7 +146,31 @@ def multilabel_margin_backward(g: Tensor, x: Tensor, target: Tensor, reduction: 
     return pulled_back(lambda z: multilabel_margin(z, target, reduction)[0], [x], [g])[0]
 
 
-row("multi_margin_loss", Special(), formula=multi_margin)
+def batch_margin(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+    """As `batch_nll`, where all that is mapped are the scores `[C]` or `[N, C]` and the targets."""
+    x, target, *rest = [*args, *(a.default_value for a in op._schema.arguments[len(args) :])]
+    if not mapped[0] or any(mapped[2:]) or kwargs or not level.size or x.dim() not in (2, 3):
+        return NotImplemented  # the formula knows every other case
+    one_class = op is torch.ops.aten.multi_margin_loss.default
+    t = target if mapped[1] else target.unsqueeze(0).expand(level.size, *target.shape)
+    single = x.dim() == 2
+    rows = (t.reshape(-1) if one_class else t) if single else t.flatten(0, 1)
+    out = op(x if single else x.flatten(0, 1), rows, *rest[:-1], NONE)
+    each, *others = out if isinstance(out, tuple) else (out,)
+    lead = t.shape if one_class else t.shape[:-1]
+    each = reduced_lanes(each.reshape(lead), rest[-1])
+    return (each, *(o.reshape(t.shape) for o in others)) if others else each
+
+
+def reduced_lanes(x: Tensor, reduction: int) -> Tensor:
+    """The reduction of each lane."""
+    if reduction == NONE:
+        return x
+    rows = x.reshape(x.shape[0], -1)
+    return rows.mean(1) if reduction == MEAN else rows.sum(1)
+
+
+row("multi_margin_loss", Special(), formula=multi_margin, batch=batch_margin)
 row("multi_margin_loss_backward", Special(), formula=multi_margin_backward)
-row("multilabel_margin_loss_forward", Special(), formula=multilabel_margin)
+row("multilabel_margin_loss_forward", Special(), formula=multilabel_margin, batch=batch_margin)
 row("multilabel_margin_loss_backward", Special(), formula=multilabel_margin_backward)

@@ -253,7 +253,9 @@ def batch_fused_layer(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
     if any(mapped[1:5]):
         return lanes_of_layers(x, [in_front(args[k], mapped[k], size) for k in range(1, 5)], hx, cx, *args[7:])
     behind = hx.dim() - 3  # states are [batch, features] or [1, batch, features]
-    out, h, c, _ = op(merged_at(x, 1), *args[1:5], merged_at(hx, behind), merged_at(cx, behind), *args[7:])
+    # The kernel reads these as if they were contiguous, whatever their strides.
+    x, hx, cx = merged_at(x, 1).contiguous(), merged_at(hx, behind).contiguous(), merged_at(cx, behind).contiguous()
+    out, h, c, _ = op(x, *args[1:5], hx, cx, *args[7:])
     return parted_at(out, 1, size), parted_at(h, behind, size), parted_at(c, behind, size), x.new_zeros(size, 0)
 
 
