@@ -99,13 +99,32 @@ class Lanes:
     def split(self, groups: list[Tensor]) -> int:
         """Go on with the largest of several groups of lanes, whose first lane is returned; the others wait."""
         where = source_line()
+        call, root = self.call, self.root()
+        if self.divergence == "error" or len(groups) == self.size > FEW:
+            self.say_so(groups)
+        sizes = [g.numel() for g in groups]
+        best = sizes.index(max(sizes))
+        repeats = None if call is None else call.repeating()
+        draws = [] if repeats is None else list(repeats.recorded)
+        with plainly():
+            for k, lanes in enumerate(groups):
+                if k != best:
+                    self.queue.append(Waiting(self.numbers(lanes), root.asked, draws, repeats))
+            first = int(groups[best][0])
+            self.leave(groups[best])
+        if call is not None:
+            call.note_split([sizes[best], *sizes[:best], *sizes[best + 1 :]])
+        return first
+
+    def say_so(self, groups: list[Tensor]) -> None:
+        """Refuse to split, or say that it is slow."""
         if self.divergence == "error":
             msg = (
                 f"vmap: at {where} the lanes disagree on a Python value ({len(groups)} groups) and divergence='error'. "
                 "Use torch.where, or divergence='split'."
             )
             raise DivergenceError(msg)
-        if len(groups) == self.size > FEW and where not in _SAID:
+        if where not in _SAID:
             _SAID.add(where)
             warnings.warn(
                 f"slow fallback: at {where} each of {self.size} lanes needs a way of its own, which is a "
@@ -113,20 +132,6 @@ class Lanes:
                 SlowFallback,
                 stacklevel=2,
             )
-        best = max(range(len(groups)), key=lambda k: len(groups[k]))
-        root = self.root()
-        repeats = None if self.call is None else self.call.repeating()
-        draws = [] if repeats is None else list(repeats.recorded)
-        with plainly():
-            for k, lanes in enumerate(groups):
-                if k != best:
-                    self.queue.append(Waiting(self.numbers(lanes), root.asked, draws, repeats))
-            first = int(groups[best][0])
-            sizes = (len(groups[best]), *[len(g) for k, g in enumerate(groups) if k != best])
-            if self.call is not None:
-                self.call.note_split(Split(where, sizes))
-            self.leave(groups[best])
-        return first
 
     def numbers(self, lanes: Tensor) -> Tensor:
         """How lanes of this level are counted in the call."""
@@ -136,7 +141,7 @@ class Lanes:
         """Let all lanes but `kept` leave: a successor goes on in this level's place."""
         made: Any = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made.size, made.kept, made.lanes, made.first = len(kept), kept, self.numbers(kept), self.root()
+        made.size, made.kept, made.lanes, made.first = kept.numel(), kept, self.numbers(kept), self.root()
         self.successor, self.alive = made, False
         THREAD.levels[:] = [made if level is self else level for level in THREAD.levels]
 
@@ -172,16 +177,21 @@ class Lanes:
 
 def equal_numbers(payload: Tensor) -> list[Tensor] | None:
     """Which lanes have equal numbers; None where it takes more to compare them (complex numbers, NaN)."""
+ALL_EQUAL = [torch.zeros(1, dtype=torch.long)]  # one group, of which nothing more is asked
+
+
     codes = payload.detach()
-    if len(codes) == 1:
-        return [torch.zeros(1, dtype=torch.long)]
+    if codes.numel() == 1:
+        return ALL_EQUAL
     if codes.dtype is torch.bool:
-        groups = [codes.nonzero().flatten().cpu(), codes.logical_not().nonzero().flatten().cpu()]
-        return [g for g in groups if len(g)]
+        yes = int(codes.count_nonzero())
+        if yes in (0, codes.numel()):
+            return ALL_EQUAL
+        return [codes.nonzero().flatten().cpu(), codes.logical_not().nonzero().flatten().cpu()]
     if codes.is_complex() or not bool((codes == codes).all()):
         return None
     if bool((codes == codes[0]).all()):
-        return [torch.zeros(1, dtype=torch.long)]
+        return ALL_EQUAL
     _, code, counts = torch.unique(codes, return_inverse=True, return_counts=True)
     return list(torch.argsort(code, stable=True).cpu().split(counts.tolist()))
 

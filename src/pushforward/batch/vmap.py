@@ -17,6 +17,7 @@ from ..core.opaque import opaque
 from ..core.traced import NeedsGraph
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
+from . import fast_answers as _fast_answers  # noqa: F401  (registers those of questions)
 from . import fast_attention as _fast_attention  # noqa: F401  (registers one more)
 from . import fast_layers as _fast_layers  # noqa: F401  (registers more of them)
 from .ragged import Rows, lists_as_ragged, padded, with_ragged

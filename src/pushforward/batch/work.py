@@ -13,6 +13,7 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.journal import about_to_write
+from ..core.source import source_line
 from .lanes import Split, Waiting, plainly
 from .level import Batched, BatchLevel, wrap_input
 from .ragged import Ragged, Rows
@@ -31,6 +32,7 @@ class First(int):
 
 
 FIRST = First(-(10**9))
+LARGE = 1 << 18  # bytes from which a copy of an output costs more than a few more operators
 
 
 class Settings(NamedTuple):
@@ -192,13 +194,13 @@ class Call:
             else:
                 target.index_copy_(0, lanes.to(target.device), payload)
 
-    def note_split(self, split: Split) -> None:
+    def note_split(self, sizes: list[int]) -> None:
         """Keep what the report will say; from now on warnings of this run are remembered."""
         self.repeating().watch_warnings()
         if self.report is None and reports():
             self.report = CallReport(name_of(self.func), self.size)
         if self.report is not None:
-            self.report.splits.append(split)
+            self.report.splits.append(Split(source_line(), tuple(sizes)))
 
     def repeating(self) -> Repeats:
         """What must be the same in every run."""
@@ -210,7 +212,7 @@ class Call:
         """A run of some lanes begins: the first of its lanes, or one of lanes that have left an earlier run."""
         if waiting.repeats is None:
             self.finish_repeats()
-            self.repeats = Repeats(self.settings.seed, len(waiting.lanes), waiting.lanes)
+            self.repeats = Repeats(self.settings.seed, waiting.lanes.numel(), waiting.lanes)
             self.repeats.level = level
         else:
             waiting.repeats.begin(level, waiting)
@@ -228,9 +230,9 @@ def lanes_of(level: Any, size: int) -> Tensor:
 
 
 def consecutive(lanes: Tensor) -> bool:
-    """Whether lanes are a slice."""
-    n = len(lanes)
-    return n > 0 and int(lanes[-1]) - int(lanes[0]) == n - 1 and bool((lanes[1:] > lanes[:-1]).all())
+    """Whether lanes, which come in rising order, are a slice."""
+    n = lanes.numel()
+    return n > 0 and int(lanes[-1]) - int(lanes[0]) == n - 1
 
 
 class Done(NamedTuple):
@@ -262,7 +264,7 @@ def run_groups(call: Call, groups: list[Tensor], first: Any = None) -> Any:
             ended(*first)
         while pending:
             waiting = pending.pop(0)
-            level = BatchLevel(len(waiting.lanes), call.settings.randomness)
+            level = BatchLevel(waiting.lanes.numel(), call.settings.randomness)
             level.lanes, level.prefix = waiting.lanes, waiting.asked
             call.begin(level, waiting)
             ended(level, *call.run_level(level, call.part(waiting.lanes)))
@@ -270,7 +272,7 @@ def run_groups(call: Call, groups: list[Tensor], first: Any = None) -> Any:
         call.finish_repeats()
     if reports():
         report = call.report or CallReport(name_of(call.func), call.size)
-        report.runs, report.groups = runs, [len(d.lanes) for d in done]
+        report.runs, report.groups = runs, [d.lanes.numel() for d in done]
         reports()[-1].add(report)
     return joined(call, done)
 
@@ -287,11 +289,9 @@ def joined(call: Call, done: list[Done]) -> Any:
             )
             raise ArgumentError(msg)
     with plainly():
-        lanes = torch.cat([d.lanes for d in done])
-        order = torch.argsort(lanes)
-        if bool((order[1:] > order[:-1]).all()):
-            order = None
-    counts = [len(d.lanes) for d in done]
+        lanes, places = torch.cat([d.lanes for d in done]), torch.arange(call.size)
+        order = None if torch.equal(lanes, places) else torch.empty_like(lanes).index_copy_(0, lanes, places)
+    counts = [d.lanes.numel() for d in done]
     outs = [in_order(column, counts, lanes, order) for column in zip(*[d.rows for d in done], strict=True)]
     shared = [shared_by_all([d.shared[k] for d in done]) for k in range(len(outs))]
     return finish(call.settings, outs, spec, shared)
@@ -301,18 +301,31 @@ def in_order(column: Any, counts: list[int], lanes: Tensor, order: Tensor | None
     """One output of all runs in lane order: stacked if the shapes agree, else ragged; numbers as a tensor."""
     if isinstance(column[0], Tensor):
         if all(c.shape[1:] == column[0].shape[1:] for c in column):
-            whole = torch.cat(column) if len(column) > 1 else column[0]
-            return whole if order is None else whole.index_select(0, order.to(whole.device))
+            return stacked(column, lanes, order)
         rows = [row for c in column for row in c.unbind(0)]
         return Ragged(rows if order is None else [rows[k] for k in order.tolist()])
     if all(type(v) is type(column[0]) and v == column[0] for v in column):
         return column[0]
     spread = [v for v, n in zip(column, counts, strict=True) for _ in range(n)]
     values = spread if order is None else [spread[k] for k in order.tolist()]
-    del lanes
     if all(isinstance(v, (bool, int, float, complex)) for v in values):
         return torch.tensor(values)
     return values
+
+
+def stacked(column: Any, lanes: Tensor, order: Tensor | None) -> Tensor:
+    """The rows of all runs as one tensor, in lane order."""
+    first, count = column[0], lanes.numel()
+    if order is None or len(column) == 1:
+        whole = torch.cat(column) if len(column) > 1 else first
+        return whole if order is None else whole.index_select(0, order.to(whole.device))
+    plain = all(type(c) is Tensor and not c.requires_grad and c.dtype is first.dtype for c in column)
+    if not plain or count * first[0].nbytes < LARGE:
+        return torch.cat(column).index_select(0, order.to(first.device))
+    whole = first.new_empty((count, *first.shape[1:]))  # each row goes to its place: one copy less
+    for c, own in zip(column, lanes.split([c.size(0) for c in column]), strict=True):
+        whole.index_copy_(0, own.to(whole.device), c)
+    return whole
 
 
 def taken_out(level: BatchLevel, o: Any) -> tuple[Any, bool | None]:
