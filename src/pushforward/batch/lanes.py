@@ -98,7 +98,6 @@ class Lanes:
 
     def split(self, groups: list[Tensor]) -> int:
         """Go on with the largest of several groups of lanes, whose first lane is returned; the others wait."""
-        where = source_line()
         call, root = self.call, self.root()
         if self.divergence == "error" or len(groups) == self.size > FEW:
             self.say_so(groups)
@@ -118,6 +117,7 @@ class Lanes:
 
     def say_so(self, groups: list[Tensor]) -> None:
         """Refuse to split, or say that it is slow."""
+        where = source_line()
         if self.divergence == "error":
             msg = (
                 f"vmap: at {where} the lanes disagree on a Python value ({len(groups)} groups) and divergence='error'. "
@@ -175,11 +175,11 @@ class Lanes:
             return payload[lane].item()
 
 
-def equal_numbers(payload: Tensor) -> list[Tensor] | None:
-    """Which lanes have equal numbers; None where it takes more to compare them (complex numbers, NaN)."""
 ALL_EQUAL = [torch.zeros(1, dtype=torch.long)]  # one group, of which nothing more is asked
 
 
+def equal_numbers(payload: Tensor) -> list[Tensor] | None:
+    """Which lanes have equal numbers; None where it takes more to compare them (complex numbers, NaN)."""
     codes = payload.detach()
     if codes.numel() == 1:
         return ALL_EQUAL
