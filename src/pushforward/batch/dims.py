@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..ops.table import Entry
+from .shapes import CHECKS, Lane
 
 Tensor = torch.Tensor
 Rule = Callable[[Any, Any, list[Any], Any, dict[str, Any]], Any]
@@ -19,6 +20,7 @@ NAMES = frozenset({"dim", "dims", "dim0", "dim1", "dim2", "dimension"})
 INTS = frozenset({"int", "Optional[int]", "List[int]", "Optional[List[int]]"})
 OF_OTHERS = frozenset({"linalg_cross", "slice_inverse", "cosine_similarity"})  # not of the first argument as it is
 ONE_MORE = frozenset({"stack", "unsqueeze", "unsqueeze_copy", "diag_embed"})
+OF_SOME = frozenset({"select", "unbind", "split", "split_with_sizes"})  # a tensor without dimensions has none to take
 
 
 def places_of(e: Entry) -> list[int]:
@@ -41,7 +43,10 @@ def rank_of(x: Any, mapped: Any) -> int:
 def checked(e: Entry, rule: Rule) -> Rule:
     """`rule`, for dimensions that one lane has."""
     places, more = places_of(e), int(e.name in ONE_MORE)
-    special = SPECIAL_CHECKS.get(e.name)
+    some = e.name in OF_SOME
+    special, fitting = SPECIAL_CHECKS.get(e.name), CHECKS.get(e.name)
+    if fitting is not None:
+        rule = fitted(fitting, rule)
     if not places and special is None:
         return rule
 
@@ -49,6 +54,9 @@ def checked(e: Entry, rule: Rule) -> Rule:
         rank = rank_of(args[0], mapped[0])
         if special is not None:
             special(rank, args)
+        if some and not rank:
+            msg = f"{op.name()} cannot be applied to a tensor without dimensions"
+            raise IndexError(msg)
         span = max(rank + more, 1)
         for k in places:
             if k < len(args):
@@ -57,6 +65,16 @@ def checked(e: Entry, rule: Rule) -> Rule:
                     if not -span <= n < span:
                         msg = f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {n})"
                         raise IndexError(msg)
+        return rule(op, level, args, mapped, kwargs)
+
+    return guarded
+
+
+def fitted(check: Callable[[Lane], None], rule: Rule) -> Rule:
+    """`rule`, for shapes that one lane may have."""
+
+    def guarded(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
+        check(Lane(op, args, mapped, kwargs))
         return rule(op, level, args, mapped, kwargs)
 
     return guarded

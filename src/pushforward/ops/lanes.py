@@ -97,6 +97,9 @@ def over_samples(rank: int) -> Rule:
         size = level.size
         moved = [a.contiguous() if isinstance(a, Tensor) else a for a in all_in_front(args, mapped, size)]
         first = next(a for a in moved if isinstance(a, Tensor))
+        if first.dim() - 1 not in (rank, rank - 1):
+            msg = f"{op.name()}: expected {rank - 1} or {rank} dimensions, but got {first.dim() - 1}"
+            raise RuntimeError(msg)
         n, join = first.shape[1], first.dim() - 1 == rank
         if join:
             moved = [merged(a) if isinstance(a, Tensor) else a for a in moved]

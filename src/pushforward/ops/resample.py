@@ -12,7 +12,7 @@ import torch
 
 from .derived import pulled_back
 from .kinds import Linear, Special
-from .lanes import as_it_is, over_samples
+from .lanes import as_it_is, merged, over_samples
 from .pool import first_only
 from .table import row
 
@@ -44,7 +44,18 @@ for _name, _rank in _SMOOTH:
 row("im2col", Linear(), batch=over_samples(4))
 row("col2im", Linear(), batch=over_samples(3))
 row("pixel_shuffle pixel_unshuffle", Linear(), batch=as_it_is)
-row("channel_shuffle native_channel_shuffle", Linear(), batch=over_samples(4), tangent=first_only)
+
+
+def batch_channel_shuffle(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """`[N, C, …]` of any rank: the lanes join the samples."""
+    x = args[0]
+    if x.dim() < 4:
+        msg = f"{op.name()}: expected more than 2 dimensions, but got {x.dim() - 1}"
+        raise RuntimeError(msg)
+    return op(merged(x), *args[1:], **kwargs).reshape(x.shape)
+
+
+row("channel_shuffle native_channel_shuffle", Linear(), batch=batch_channel_shuffle, tangent=first_only)
 
 
 # -- sampling on a grid ----------------------------------------------------------------------------------------------
