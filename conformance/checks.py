@@ -250,7 +250,10 @@ class Derivatives:
             out, pull = self.lib.vjp(self.r.function(), *copies(self.x))
             return out, pull(tuple(self.u))
 
-        yield Check("vjp", lambda: ((self.r.outs, self.r.pull(self.x, self.u)), "exact"), actual)
+        def value(pull: Callable[..., Tensors] = self.r.pull) -> tuple[Any, str]:
+            return (self.r.outs, pull(self.x, self.u)), "exact"
+
+        yield Check("vjp", value, actual, lambda: value(self.r.pull_widely))
 
     def check_vmap_jvp(self) -> Iterator[Check]:
         """Directions, and points with directions."""
@@ -274,9 +277,9 @@ class Derivatives:
     def check_vmap_vjp(self) -> Iterator[Check]:
         """Cotangents, and points with cotangents."""
 
-        def loop(points: list[Tensors]) -> tuple[Any, str]:
+        def loop(points: list[Tensors], pull: Callable[..., Tensors] = self.r.pull) -> tuple[Any, str]:
             one_for_all(self.r.call, "variables", points)
-            rows = [self.r.pull(x, u) for x, u in zip(points, self.r.cotangents, strict=False)]
+            rows = [pull(x, u) for x, u in zip(points, self.r.cotangents, strict=False)]
             return columns(rows), "exact"
 
         def over_cotangents() -> Any:
@@ -287,8 +290,11 @@ class Derivatives:
             given = [*columns(self.points), *columns(self.r.cotangents[:INNER])]
             return self.vmap(self.pullback)(*map(apart, given))
 
-        yield Check("cotangents", lambda: loop([self.x] * LANES), over_cotangents)
-        yield Check("points", lambda: loop(self.points), over_points)
+        for name, points, actual in (
+            ("cotangents", [self.x] * LANES, over_cotangents),
+            ("points", self.points, over_points),
+        ):
+            yield Check(name, lambda p=points: loop(p), actual, lambda p=points: loop(p, self.r.pull_widely))
 
     def check_jvp_vjp(self) -> Iterator[Check]:
         """d/dt Jᵀ(x + t v)(u + t du)."""

@@ -112,6 +112,11 @@ class Reference:
         inputs, outs = self.graph(at, wide)
         return pulled(outs, inputs, u)
 
+    def pull_widely(self, at: Tensors, u: Tensors) -> Tensors:
+        """Jᵀ u in double precision: in single precision a difference of large numbers is as rough as the reference."""
+        found = self.pull([widened(x) for x in at], [widened(c) for c in u], wide=True)
+        return [g.to(x.dtype) for g, x in zip(found, at, strict=True)]
+
     def push(self, at: Tensors, v: Tensors, wide: bool = False) -> Tensors:
         """J v."""
         inputs, outs = self.graph(at, wide)
