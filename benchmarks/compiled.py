@@ -2,21 +2,22 @@
 
 Every side computes the same from the same numbers, checked before anything is timed. The sides take turns in one
 process, pinned to one core with one thread; each call waits for its result. Compile time is that of the first call
-with all caches off.
+with all caches off. Memory is the most bytes alive at once in a call above its arguments, as PyTorch's allocator
+reports them; of JAX what its compiler reserves for results and temporaries. ``--record`` puts the numbers where
+people read them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,35 +32,22 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .agreement import one_line, per_call
+from .by_hand import Functional, PlainAutograd
+from .compiled_report import EAGER, OURS, SIDES, Result, draw, page, text
 from .compiled_workloads import WORKS, Work
+from .memory import peak_of_tensors
 from .timing import CLOCKS, Effort, Spread, calibrate, quiet_process
 
 EFFORT = Effort(sample_ns=4_000_000, row_ns=1_200_000_000, least_rounds=9, most_rounds=41)
 QUICK = Effort(sample_ns=2_000_000, row_ns=200_000_000, least_rounds=5, most_rounds=11)
 
-OURS = "pushforward.compile"
-EAGER = "pushforward eager"
-SIDES = (OURS, "torch.compile", "jax.jit", EAGER, "torch.func eager", "jax eager")
+WEIGHED = (OURS, "torch.compile", "jax.jit")
+"""The sides whose memory is measured."""
+ROOT = Path(__file__).parents[1]
+RECORDED = ROOT / "benchmarks" / "recorded_compiled.json"
+PAGE = ROOT / "docs" / "benchmarks-compiled.md"
+PICTURE = ROOT / "docs" / "benchmarks-compiled.png"
 TOLERANCE = {"float32": 3e-4, "float64": 1e-9}
-
-
-@dataclass
-class Result:
-    """What was measured of a workload: microseconds a call of each side, and seconds to compile."""
-
-    name: str
-    size: str
-    dtype: str
-    microseconds: dict[str, Spread] = field(default_factory=dict)
-    compile_seconds: dict[str, float] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
-    status: str = "ok"
-
-    def ratio(self, side: str, ours: str = OURS) -> float | None:
-        """How many times faster ours is than a side."""
-        if side in self.microseconds and ours in self.microseconds:
-            return self.microseconds[side].median / self.microseconds[ours].median
-        return None
 
 
 def jax_modules() -> Any:
@@ -98,6 +86,8 @@ def sides_of(work: Work, wanted: tuple[str, ...]) -> dict[str, Callable[[], Call
         "torch.compile": theirs,
         EAGER: lambda: eager(pushforward),
         "torch.func eager": lambda: eager(torch.func),
+        "plain autograd": lambda: eager(PlainAutograd),
+        "torch.autograd.functional": lambda: eager(Functional),
     }
     modules = jax_modules() if any("jax" in side for side in wanted) else None
     if modules is not None:
@@ -111,6 +101,17 @@ def sides_of(work: Work, wanted: tuple[str, ...]) -> dict[str, Callable[[], Call
 def waiting(jax: Any, call: Callable[..., Any], arguments: Any) -> Callable[[], Any]:
     """A call of JAX that waits for its result."""
     return lambda: jax.block_until_ready(call(*arguments))
+
+
+def peak_of_jax(work: Work) -> int | None:
+    """Bytes that the compiled program of JAX reserves for its results and temporaries."""
+    modules = jax_modules()
+    if modules is None:
+        return None
+    jax, jnp = modules
+    arrays = tree_map(lambda a: jnp.asarray(a.astype(work.dtype)), work.arrays(np.random.default_rng(0)))
+    sizes = jax.jit(work.jax(jax, jnp)).lower(*arrays).compile().memory_analysis()
+    return sizes.temp_size_in_bytes + sizes.output_size_in_bytes
 
 
 def difference(work: Work, ours: Any, theirs: Any) -> str | None:
@@ -147,6 +148,10 @@ def measure(work: Work, effort: Effort, wanted: tuple[str, ...]) -> Result:
         elif found := difference(work, first, out):
             result.status = f"WRONG: {side}: {found}"
         calls[side] = call
+        if side in WEIGHED:
+            peak = peak_of_jax(work) if side == "jax.jit" else peak_of_tensors(call)
+            if peak is not None:
+                result.peak_bytes[side] = peak
     with quiet_process():
         alternate(result, calls, effort)
     return result
@@ -176,84 +181,59 @@ def alternate(result: Result, calls: dict[str, Callable[[], Any]], effort: Effor
         result.microseconds[side] = Spread.of([v / 1e3 for v in values])
 
 
-def mean(results: list[Result], side: str, ours: str = OURS, *, size: str | None = None) -> float | None:
-    """The geometric mean of our speed over a side's."""
-    ratios = [r for x in results if (size is None or x.size == size) and (r := x.ratio(side, ours))]
-    return math.exp(sum(math.log(r) for r in ratios) / len(ratios)) if ratios else None
-
-
-def table(results: list[Result]) -> str:
-    """The results as Markdown."""
-    sides = [s for s in SIDES if any(s in r.microseconds for r in results)]
-    rows = ["| workload | " + " | ".join(f"{s}, µs" for s in sides) + " | compile, s (ours / torch) |"]
-    rows.append("|---" * (len(sides) + 2) + "|")
-    for r in results:
-        cells = [f"{r.microseconds[s].median:,.1f}" if s in r.microseconds else "refused" for s in sides]
-        seconds = " / ".join(
-            f"{r.compile_seconds[s]:.1f}" if s in r.compile_seconds else "–" for s in (OURS, "torch.compile")
-        )
-        note = "" if r.status == "ok" else f" **{r.status}**"
-        rows.append(f"| {r.name} ({r.dtype}){note} | " + " | ".join(cells) + f" | {seconds} |")
-    return "\n".join(rows)
-
-
-def claims(results: list[Result]) -> list[str]:
-    """The means that the documentation quotes."""
-    lines = []
-    for side in ("torch.compile", "jax.jit", "torch.func eager", "jax eager"):
-        whole, small = mean(results, side), mean(results, side, size="small")
-        if whole and small:
-            lines.append(
-                f"compiled: {whole:.2f} times the speed of {side} (geometric mean), {small:.2f} for small functions"
-            )
-    whole = mean(results, "torch.func eager", EAGER)
-    if whole:
-        lines.append(f"eager: {whole:.2f} times the speed of torch.func in the geometric mean")
-    for r in results:
-        rivals = [r.microseconds[s].median for s in ("torch.compile", "jax.jit") if s in r.microseconds]
-        if OURS in r.microseconds and rivals and r.microseconds[OURS].median > 1.5 * min(rivals):
-            lines.append(
-                f"behind: {r.name}: {r.microseconds[OURS].median / min(rivals):.2f} times the time of the best"
-            )
-    ours, theirs = (
-        sum(r.compile_seconds[s] for r in results if {OURS, "torch.compile"} <= set(r.compile_seconds))
-        for s in (OURS, "torch.compile")
-    )
-    if theirs:
-        lines.append(
-            f"compile time: {ours / theirs:.2f} times that of torch.compile together ({ours:.0f} s, {theirs:.0f} s)"
-        )
-    return lines
-
-
 def main(argv: list[str] | None = None) -> int:
     """Measure and print; the exit code is 1 where a result is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiled", description=__doc__)
     parser.add_argument("--only", metavar="REGEX", default="", help="workloads whose name matches")
     parser.add_argument("--sides", metavar="REGEX", default="", help="sides whose name matches; ours always runs")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--both", action="store_true", help="every workload in float32 and in float64")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers here")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table here")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables here")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="write the picture here")
+    parser.add_argument("--record", action="store_true", help="all of that, at the places in this repository")
+    parser.add_argument("--read", metavar="FILE", type=Path, help="measure nothing: the numbers are here")
     options = parser.parse_args(argv)
+    if options.record:
+        options.json, options.markdown, options.plot = RECORDED, PAGE, PICTURE
+    results = read(options.read) if options.read else measured(options)
+    written = text(results)
+    print(written)
+    if options.markdown:
+        options.markdown.write_text(page(written, options.plot))
+    if options.plot:
+        draw(results, options.plot)
+    return int(any(r.status != "ok" for r in results))
+
+
+def read(path: Path) -> list[Result]:
+    """Results that were written before."""
+    results = [Result(**entry) for entry in json.loads(path.read_text())]
+    for r in results:
+        r.microseconds = {side: Spread(**spread) for side, spread in r.microseconds.items()}  # type: ignore[arg-type]
+    return results
+
+
+def measured(options: argparse.Namespace) -> list[Result]:
+    """Measure what was asked for; the numbers so far are written after each workload."""
     warnings.simplefilter("ignore")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     wanted = tuple(s for s in SIDES if s == OURS or re.search(options.sides, s))
     works = [w for w in WORKS if re.search(options.only, w.name)]
+    if options.both:
+        other = {"float32": "float64", "float64": "float32"}
+        works += [replace(w, dtype=other[w.dtype]) for w in works]
     warm_up(wanted)
     results = []
     for k, work in enumerate(works):
         results.append(measure(work, QUICK if options.quick else EFFORT, wanted))
         r = results[-1]
         shown = ", ".join(f"{s} {v.median:.1f}" for s, v in r.microseconds.items())
-        print(f"[{k + 1}/{len(works)}] {r.name}: {r.status}: {shown}; {r.refusals or ''}", file=sys.stderr, flush=True)
+        print(f"[{k + 1}/{len(works)}] {r.name} ({r.dtype}): {r.status}: {shown}; {r.refusals or ''}", file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps([asdict(r) for r in results], indent=1))
-    text = table(results) + "\n\n" + "\n".join(claims(results)) + "\n"
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(text)
-    return int(any(r.status != "ok" for r in results))
+    return results
 
 
 def warm_up(wanted: tuple[str, ...]) -> None:
