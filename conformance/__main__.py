@@ -57,6 +57,8 @@ def told(library: str, found: records.Operators) -> None:
     print(f"\n{library}\n{'':14}" + "".join(f"{s:>13}" for s in STATUSES))
     for transform, counts in records.summary(found).items():
         print(f"{transform:14}" + "".join(f"{counts[s]:13}" for s in STATUSES))
+    loops = records.lane_loops(found)
+    print(f"{len(loops)} operators by a loop over lanes" + (": " if loops else "") + ", ".join(loops))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from .compare import Tolerance, difference
-from .database import Call, NothingToCompareError, TorchFailsError, first_line
+from .database import Call, MustRefuseError, NothingToCompareError, TorchFailsError, first_line
 from .references import Reference, lane, stable_value
 
 Tensor = torch.Tensor
@@ -77,7 +77,7 @@ def one_for_all(call: Call, which: str, rows: list[Tensors], shared: range = ran
         written.append([None if same(old, new) else new for old, new in pairs])
     for column in zip(*written, strict=True):
         if any(new is not None and (column[0] is None or not same(column[0], new)) for new in column):
-            raise NothingToCompareError("each lane would write another value into a tensor that all lanes share")
+            raise MustRefuseError("each lane would write another value into a tensor that all lanes share")
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -259,7 +259,6 @@ class Derivatives:
         """Directions, and points with directions."""
 
         def loop(points: list[Tensors], rough: bool = False) -> tuple[Any, str]:
-            one_for_all(self.r.call, "variables", points)
             rows = [self.push(x, v, rough) for x, v in zip(points, self.r.tangents, strict=False)]
             return columns([r[0] for r in rows]), rows[-1][1]
 
@@ -278,7 +277,6 @@ class Derivatives:
         """Cotangents, and points with cotangents."""
 
         def loop(points: list[Tensors], pull: Callable[..., Tensors] = self.r.pull) -> tuple[Any, str]:
-            one_for_all(self.r.call, "variables", points)
             rows = [pull(x, u) for x, u in zip(points, self.r.cotangents, strict=False)]
             return columns(rows), "exact"
 
@@ -341,7 +339,6 @@ class Derivatives:
         points = [p[0] for p in self.points]
 
         def loop(rough: bool = False) -> tuple[Any, str]:
-            one_for_all(self.r.call, "variables", self.points)
             made, source = [], "exact"
             for x in points:
                 rows = [self.curve([x, *others], self.u, [e, *still], rough) for e in unit]

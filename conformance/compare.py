@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .database import is_real_or_complex
-
 Tensor = torch.Tensor
 
 
@@ -35,6 +33,11 @@ TOLERANCES = {
     },
 }
 TOLERANCES[torch.complex128] = TOLERANCES[torch.float64]
+
+
+def is_real_or_complex(x: Any) -> bool:
+    """Whether `x` is a tensor that can have a derivative."""
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
 
 
 def difference(got: Any, expected: Any, tolerance: Tolerance) -> str | None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from .compare import is_real_or_complex
 
 Tensor = torch.Tensor
 POOL = 64  # samples are picked from this many; some generators go on for hundreds
@@ -24,23 +25,24 @@ class NothingToCompareError(Exception):
     """The check does not apply: the operator has no tensors here, draws numbers, has no derivative."""
 
 
+class MustRefuseError(Exception):
+    """There is no right answer, so the library must raise."""
+
+
 class TorchFailsError(Exception):
     """Torch's own loop or autograd raises at this sample, so that there is nothing right to compare with."""
 
 
 def operators(pattern: str) -> list[Any]:
     """The operators whose name matches, in the database's order."""
+    from torch.testing._internal.common_methods_invocations import op_db  # takes many seconds
+
     return [op for op in op_db if re.search(pattern, op.formatted_name)]
 
 
 def is_tensor(x: Any) -> bool:
     """Whether `x` is a tensor, traced or not."""
     return isinstance(x, Tensor)
-
-
-def is_real_or_complex(x: Any) -> bool:
-    """Whether `x` is a tensor that can have a derivative."""
-    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
 
 
 def first_line(error: BaseException) -> str:

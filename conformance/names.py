@@ -10,3 +10,6 @@ TRANSFORMS = (*BATCHING, *DERIVATIVES)
 STATUSES = ("none", "torch fails", "pass", "slow", "error", "timeout", "wrong", "crash")
 COMPARED = STATUSES[2:]
 BAD = STATUSES[4:]
+
+# How the reasons begin that are kept although other samples pass.
+REFUSED, KINK = "refused: ", "autograd and differences disagree"

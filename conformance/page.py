@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 import pushforward as pf
 
 from . import records
-from .names import TRANSFORMS
+from .compare import TOLERANCES
+from .names import KINK, REFUSED, TRANSFORMS
 
+FAMILIES = Path(__file__).parents[1] / "benchmarks" / "families.json"
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 NAMES = {t: t.replace("_", " of ") if t.count("_") else t for t in TRANSFORMS}
 SHORT = {"pass": "yes", "none": "-", "torch fails": "torch fails"}
@@ -43,7 +46,8 @@ def write_page(path: Path = PAGE) -> None:
     """Make the page from the records and the operator table."""
     ours = records.load(records.path_of("pushforward", torch.float64))
     theirs = records.load(records.path_of("torch.func", torch.float64))
-    swept = summaries(ours, theirs) + other_precisions() + differences(ours, theirs) + failures(ours)
+    swept = summaries(ours, theirs) + other_precisions() + tolerances() + differences(ours, theirs)
+    swept += failures(ours) + loops(ours) + families()
     path.parent.mkdir(exist_ok=True)
     path.write_text(HEAD.format(**ours["about"]) + swept + TABLE + operator_table())
 
@@ -85,6 +89,24 @@ def other_precisions() -> str:
     return f"\n## Other precisions\n\nOperators × transforms of this library.\n\n{table(head, rows)}"
 
 
+def tolerances() -> str:
+    """What counts as equal."""
+    rows = []
+    for dtype, by_source in TOLERANCES.items():
+        found = [f"{t.relative:g}, {t.absolute:g}" for t in by_source.values()]
+        rows.append([str(dtype).removeprefix("torch."), *found])
+    head = ["precision", "a loop, torch.autograd", "central differences", "second differences"]
+    return f"""
+## Tolerances
+
+Relative, and absolute as a share of the largest number expected (of 1 where that is smaller), by what the expected value
+comes from. Where a derivative is not that of torch.autograd, central differences in double precision (for reverse mode
+torch.autograd in double precision) decide: a value that agrees with them is right, and where the two references
+themselves disagree the sample lies on a kink. Batched arguments are also given with gaps between the lanes in memory.
+
+{table(head, rows)}"""
+
+
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     """Every operator that does not pass everywhere in both libraries; the others are right in both."""
     rows, same = [], 0
@@ -112,10 +134,63 @@ def failures(ours: dict[str, Any]) -> str:
         ("What is not right here", ("slow", "error", "timeout", "wrong", "crash")),
         ("Where torch's own loop or autograd fails", ("torch fails",)),
     ):
-        found = records.reasons(ours["operators"], statuses)
-        lines = [f"- {reason} ({', '.join(NAMES[t] for t in where)})\n" for reason, where in sorted(found.items())]
-        text += f"\n## {title}\n\n" + ("".join(lines) or "Nothing.\n")
+        text += f"\n## {title}\n\n" + listed(records.reasons(ours["operators"], statuses))
+    told = records.reasons(ours["operators"], ("pass", "none"))
+    for title, what, beginning in (
+        ("What is refused", "Samples without a right answer: here the call must raise, and does.", REFUSED),
+        ("Samples on a kink", "Both values are one-sided; [Conventions at kinks](kinks.md) says which is taken.", KINK),
+    ):
+        some = {r: where for r, where in told.items() if f": {beginning}" in r or f"; {beginning}" in r}
+        text += f"\n## {title}\n\n{what}\n\n{listed(some)}"
     return text
+
+
+def listed(found: dict[str, list[str]]) -> str:
+    """Operators with reasons, a line each."""
+    lines = []
+    for reason, where in sorted(found.items()):
+        name, why = reason.split(" | ", 1)
+        why = why.removeprefix("pass: ").removeprefix("none: ")
+        lines.append(f"- `{name}`: {why} ({', '.join(NAMES[t] for t in where)})\n")
+    return "".join(lines) or "Nothing.\n"
+
+
+def loops(ours: dict[str, Any]) -> str:
+    """What runs lane by lane under `vmap`: measured, and by the table."""
+    slow = records.lane_loops(ours["operators"])
+    rows = pf.coverage()
+    by_size = [f"`{r.operator}`" for r in rows if r.vmap.startswith("lane by lane")]
+    elsewhere = [f"`{r.operator}`" for r in rows if r.vmap == "lane loop"]
+    return f"""
+## Lane by lane
+
+Operators of the database that warned of a loop over lanes in any transform: {len(slow)}{": " if slow else ""}\
+{", ".join(f"`{name}`" for name in slow)}.
+
+Their results differ in size from lane to lane, so that each lane runs by itself: {", ".join(by_size)}. Kernels that the
+CPU never calls, and that have no rule: {", ".join(elsewhere)}.
+"""
+
+
+def families() -> str:
+    """Batching rules beside the loop, as recorded."""
+    if not FAMILIES.exists():
+        return ""
+    record = json.loads(FAMILIES.read_text())
+    rows = [
+        [f["family"], f["rows"], f"{f['mean']:.1f}", f"{f['least']:.1f}", f["least of"].replace(" | ", ", ")]
+        for f in record["families"]
+    ]
+    machine = record["machine"]
+    head = ["family", "rows", "geometric mean", "least", "of"]
+    return f"""
+## Batching rules beside the loop
+
+How many times faster `vmap` (and `vmap(grad)`) is than the stacked Python loop over {record["batch"]} examples in plain
+PyTorch, by family of operators (torch {machine["torch"]}, {machine["processor"]}, one thread, {record["clock"]} time,
+in one process in turn; `python -m benchmarks.families --record` measures again).
+
+{table(head, rows)}"""
 
 
 def operator_table() -> str:

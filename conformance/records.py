@@ -74,6 +74,11 @@ def summary(operators: Operators) -> dict[str, Counter[str]]:
     return {t: c for t, c in counts.items() if c}
 
 
+def lane_loops(operators: Operators) -> list[str]:
+    """Operators that ran by a loop over lanes in some transform."""
+    return sorted(name for name, by in operators.items() if any(status == "slow" for status, _ in by.values()))
+
+
 def regressions(old: Operators, new: Operators) -> list[str]:
     """What is worse than recorded: a worse status, or a comparison that is no longer made."""
     found = []

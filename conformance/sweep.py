@@ -17,8 +17,8 @@ import torch
 
 from .checks import LANE_CHECKS, Check, Derivatives
 from .compare import TOLERANCES, difference
-from .database import Call, NothingToCompareError, TorchFailsError, calls, first_line
-from .names import DERIVATIVES, STATUSES
+from .database import Call, MustRefuseError, NothingToCompareError, TorchFailsError, calls, first_line
+from .names import DERIVATIVES, KINK, REFUSED, STATUSES
 from .records import Record, Settings
 from .references import Reference
 
@@ -75,11 +75,22 @@ def judged(check: Check, tolerances: dict[str, Any], wanted: Any) -> Outcome:
             if difference(got, second, tolerances[kind]) is None:
                 why = None  # the reference is wrong: torch's own second derivatives are, for some operators
             elif difference(expected, second, tolerances[kind]) is not None:
-                return "none", f"{check.name}: autograd and differences disagree at this sample"
+                return "none", f"{KINK} at a sample, {check.name}"
     if why is not None:
         return "wrong", f"{check.name}: {why}"
     slow = [text for text in (str(w.message) for w in said) if any(s in text.lower() for s in SLOW)]
     return ("slow", f"{check.name}: {slow[0].splitlines()[0][:160]}") if slow else ("pass", "")
+
+
+def refused(check: Check, why: str) -> Outcome:
+    """Run a check that has no right answer."""
+    try:
+        limited(check.actual)
+    except OutOfTimeError:
+        return "timeout", f"{check.name}: more than {SECONDS:.0f} s"
+    except Exception:
+        return "none", REFUSED + why
+    return "wrong", f"{check.name}: not refused: {why}"
 
 
 def forget_what_was_said() -> None:
@@ -90,10 +101,10 @@ def forget_what_was_said() -> None:
 
 
 def wanted(check: Check) -> Any:
-    """What a check expects; raises `NothingToCompareError` or `TorchFailsError`."""
+    """What a check expects; raises `MustRefuseError`, `NothingToCompareError` or `TorchFailsError`."""
     try:
         return limited(check.expected)
-    except (NothingToCompareError, TorchFailsError):
+    except (MustRefuseError, NothingToCompareError, TorchFailsError):
         raise
     except OutOfTimeError:
         raise TorchFailsError(f"{check.name}: the reference takes more than {SECONDS:.0f} s") from None
@@ -136,6 +147,9 @@ def of_sample(call: Call, seed: int, settings: Settings, libraries: dict[str, An
         for checks in zip(*per_library, strict=True):
             try:
                 expected = wanted(checks[0])
+            except MustRefuseError as reason:
+                for library, check in zip(libraries, checks, strict=True):
+                    yield library, transform, refused(check, str(reason))
             except NothingToCompareError as reason:
                 yield from every(transform, ("none", str(reason)))
             except TorchFailsError as reason:
@@ -147,7 +161,10 @@ def of_sample(call: Call, seed: int, settings: Settings, libraries: dict[str, An
 
 
 def of_operator(op: Any, settings: Settings) -> Record:
-    """For every library and transform the worst status, why, and how many checks had which."""
+    """For every library and transform the worst status, why, and how many checks had which.
+
+    What passes has a reason where a sample has no right answer, or none that torch knows.
+    """
     libraries = {name: importlib.import_module(name) for name in settings.libraries}
     found: dict[tuple[str, str], list[Outcome]] = {(n, t): [] for n in libraries for t in settings.transforms}
     try:
@@ -163,6 +180,8 @@ def of_operator(op: Any, settings: Settings) -> Record:
     for (library, transform), outcomes in found.items():
         outcomes = outcomes or [("none", "no sample of dense tensors")]
         status, detail = max(outcomes, key=lambda o: STATUSES.index(o[0]))
+        if status == "pass":
+            detail = "; ".join(dict.fromkeys(why for s, why in outcomes if s == "torch fails" or why.startswith((REFUSED, KINK))))
         compared = sum(s not in ("none", "torch fails") for s, _ in outcomes)
         made[library][transform] = {"status": status, "detail": detail, "compared": compared}
     return made

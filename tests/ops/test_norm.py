@@ -158,6 +158,24 @@ def test_statistics_of_each_lane(where):
             torch.testing.assert_close(g[lane], e)
 
 
+@pytest.mark.parametrize("norm", ["torch.batch_norm", "torch.native_batch_norm", "torch.instance_norm"])
+def test_statistics_made_inside_of_any_form(norm):
+    """The functions that write their statistics without saying so."""
+
+    def f(x):
+        mean, var = torch.zeros(4, dtype=D), torch.ones(4, dtype=D)
+        end = () if norm.endswith("native_batch_norm") else (False,)
+        out = getattr(torch, norm.removeprefix("torch."))(x, None, None, mean, var, True, 0.1, 1e-5, *end)
+        return out[0] if isinstance(out, tuple) else out, mean, var
+
+    x = real(3, 5, 4, 2)
+    for way in (f, lambda x: pf.jvp(f, (x,), (x * x,))[1][0], lambda x: pf.grad(lambda z: weighted(f(z)[0]))(x)):
+        one = way(x[0])
+        got = pf.vmap(way)(x)
+        for g, *e in zip(got, *map(way, x), strict=True) if isinstance(one, tuple) else [(got, *map(way, x))]:
+            torch.testing.assert_close(g, torch.stack(e))
+
+
 def test_statistics_carry_tangents_of_buffers():
     """A buffer that is differentiated keeps its own share, 1 − momentum; the batch adds a constant."""
     x = real(5, 4)

@@ -170,7 +170,13 @@ def statistics_of_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return replaced_when_nested(func, args, kwargs)
 
 
-for _function in (functional.batch_norm, torch.batch_norm, functional.instance_norm, torch.instance_norm):
+for _function in (
+    functional.batch_norm,
+    torch.batch_norm,
+    torch.native_batch_norm,
+    functional.instance_norm,
+    torch.instance_norm,
+):
     SPECIAL[_function] = statistics_of_values
 
 
