@@ -15,6 +15,7 @@ import torch
 from torch.autograd.function import Function, once_differentiable
 
 from .core.errors import NotDifferentiableError
+from .core.transposing import STATE
 
 Tensor = torch.Tensor
 _ONCE = once_differentiable(lambda: None).__code__  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -193,6 +194,7 @@ def _once_of(cls: Any) -> Any:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             ctx = Reader(ctx)
+            STATE.cut += STATE.running > 0
             with torch.no_grad():
                 out = plain(ctx, *grads)
             if not torch.is_grad_enabled():

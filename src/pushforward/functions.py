@@ -25,6 +25,7 @@ from .batch.settle import refresh_all
 from .core.level import THREAD, Level, is_grad_enabled
 from .core.torch_private import NoFunction, pop_mode, push_mode
 from .core.traced import NeedsGraph, Traced
+from .core.transposing import STATE, noticed
 from .forward import level as duals
 from .forward.from_reverse import from_reverse
 from .forward.level import Dual
@@ -49,6 +50,11 @@ def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """As `apply`, past any check."""
+    if THREAD.order and not is_once(cls):
+        if cls is BackwardHookFunction:
+            STATE.cut += not any(type(a) is Dual for a in args)  # hooks of a module change gradients, and no tangents
+        elif cls is not CheckpointFunction and not cls.__module__.startswith("pushforward."):
+            cls = noticed(cls)
     if THREAD.levels:
         for a in args:
             if isinstance(a, Traced):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
 from ..core.fresh import reach_outside
 from ..core.level import THREAD
 from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode, run_backward

@@ -14,7 +14,9 @@ from ..core.errors import NotDifferentiableError
 from ..core.fresh import fresh, released
 from ..core.level import autograd_on, is_grad_enabled
 from ..core.source import source_line
-from ..core.torch_private import has_kernel
+from ..core.torch_private import NoFunction, has_kernel
+from ..core.transposing import STATE, transposing
+from ..core.transposing import grad as user_grad
 
 Tensor = torch.Tensor
 
@@ -52,13 +54,15 @@ def from_reverse(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs:
         outs = list(out) if isinstance(out, (list, tuple)) else [out]
         live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]
         made: list[Any] = [None] * len(outs)
+        by_user = hasattr(op, "cls") or op.namespace not in ("aten", "prims")
         smooth = any(isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex()) for o in outs)
-        if smooth and not live and op.namespace not in ("aten", "prims") and not has_autograd(op):
+        if smooth and not live and by_user and not hasattr(op, "cls") and not has_autograd(op):
             raise no_derivative(op)
         if live:
             try:
                 by = by_rows if getattr(op, "once", False) else transposed
-                moved = by([outs[k] for k in live], inputs, directions, outside)
+                with NoFunction(), transposing():
+                    moved = by([outs[k] for k in live], inputs, directions, outside)
             except RuntimeError as error:
                 if "no autograd formula" not in str(error):
                     raise
@@ -99,15 +103,16 @@ def transposed(
 ) -> list[Tensor | None]:
     """The tangents of `outs` for the directions of `inputs`."""
     seeds = [torch.zeros_like(o).requires_grad_() for o in outs]
-    pulled = torch.autograd.grad(outs, inputs, seeds, create_graph=True, allow_unused=True, materialize_grads=False)
+    cut = STATE.cut
+    pulled = user_grad(outs, inputs, seeds, create_graph=True, allow_unused=True, materialize_grads=False)
     pairs = [(g, d) for g, d in zip(pulled, directions, strict=True) if g is not None]
     linear = [(g, d) for g, d in pairs if g.requires_grad]
     if not pairs:
         return [torch.zeros_like(o) for o in outs]
-    if len(linear) < len(pairs):
+    if len(linear) < len(pairs) or STATE.cut != cut:
         return by_rows(outs, inputs, directions, outside)
     try:
-        tangents = torch.autograd.grad(
+        tangents = user_grad(
             [g for g, _ in pairs], seeds, [d.to(g.dtype) for g, d in pairs], create_graph=True, allow_unused=True
         )
     except RuntimeError:
@@ -137,6 +142,6 @@ def row_product(
 ) -> Tensor:
     """Re ⟨vjp(seed), directions⟩ for one element of the output."""
     weight = torch.full_like(element, seed)
-    row = torch.autograd.grad(element, inputs, weight, retain_graph=True, create_graph=outside, allow_unused=True)
+    row = user_grad(element, inputs, weight, retain_graph=True, create_graph=outside, allow_unused=True)
     parts = [torch.real(g.conj() * d).sum() for g, d in zip(row, directions, strict=True) if g is not None]
     return sum(parts[1:], parts[0]) if parts else torch.real(released(element) * 0)

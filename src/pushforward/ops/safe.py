@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.level import THREAD
 from ..core.torch_private import EnableFunction, function_modes
 from ..core.traced import SPECIAL, Traced
+from ..core.transposing import register_hook
 
 functional = torch.nn.functional
 SAFE: dict[Any, Callable[..., Any]] = {}  # the Python API's function: its replacement, of the same signature
@@ -195,6 +196,7 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(v, Traced) for v in values)
 
 
+SAFE[torch.Tensor.register_hook] = register_hook
 SPECIAL[functional.gumbel_softmax] = open_body  # its own `.detach()` is part of what it means
 SPECIAL[functional.multi_head_attention_forward] = open_body  # its parts have short ways
 for _function in (functional.embedding_bag,):

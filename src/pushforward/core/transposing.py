@@ -1,0 +1,153 @@
+"""The user's own code in a backward pass: hooks, and the `backward` of a `torch.autograd.Function`.
+
+Where the user calls the engine on traced values, that code runs as it does on plain tensors: `.detach()` means what it
+says. Where a reverse pass is run only to be transposed into a directional derivative, J v = d/du ⟨vjp(u), v⟩, nobody
+asked for a gradient: hooks on gradients are left alone, and a `backward` that cuts its cotangent off is noticed, for
+the product would silently lack what was cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .source import is_library_file
+from .torch_private import EnableFunction, run_user_backward
+from .traced import SPECIAL
+
+Tensor = torch.Tensor
+
+
+class _State(threading.local):
+    running = 0  # reverse passes that are to be transposed
+    cut = 0  # pieces of user code that cut a cotangent off, counted
+
+
+STATE = _State()
+CUTS = frozenset(
+    {Tensor.detach, torch.detach, Tensor.detach_, Tensor.data.__get__, Tensor.item, Tensor.tolist, Tensor.numpy}
+    | {getattr(Tensor, f"__{name}__") for name in ("float", "int", "bool", "array")}
+)
+
+
+class transposing(contextlib.AbstractContextManager):
+    """A reverse pass that will be transposed."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        STATE.running += 1
+
+    def __exit__(self, *error: Any) -> None:
+        STATE.running -= 1
+
+
+class Noticing(TorchFunctionMode):
+    """Counts calls by user code that cut a tensor off its graph: around a `backward`, for the engine leaves modes behind."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        stops = func in CUTS
+        if (stops or not (torch.is_grad_enabled() or getattr(func, "__name__", "") == "__get__")) and by_user(sys._getframe(1)):
+            STATE.cut += any(isinstance(a, Tensor) and a.requires_grad for a in args)
+        return func(*args, **(kwargs or {}))
+
+
+def by_user(frame: Any) -> bool:
+    """Whether a call was written neither here nor in torch."""
+    return frame is not None and not is_library_file(frame.f_code.co_filename)
+
+
+def noticed(cls: Any) -> Any:
+    """A class like `cls`, in whose `backward` it is noticed where a cotangent is cut off."""
+    made = cls.__dict__.get("_pushforward_noticed")
+    if made is None:
+        made = cls._pushforward_noticed = _noticed(cls)
+    return made
+
+
+def _noticed(cls: Any) -> Any:
+    class Noticed(cls):
+        _pushforward_noticed: Any = None
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            if not STATE.running:
+                return cls.backward(ctx, *grads)
+            with Noticing():
+                return cls.backward(ctx, *grads)
+
+    Noticed._pushforward_noticed = Noticed
+    Noticed.__name__, Noticed.__qualname__, Noticed.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+    return Noticed
+
+
+# -- hooks on gradients -------------------------------------------------------------------------------------------
+
+
+def unheard(hook: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """A hook that is not called while a pass is run only to be transposed."""
+
+    @functools.wraps(hook)
+    def heard(gradient: Tensor) -> Any:
+        return None if STATE.running else hook(gradient)
+
+    return heard
+
+
+def register_hook(x: Tensor, hook: Callable[[Tensor], Any]) -> Any:
+    """`x.register_hook(hook)`, in a function that may be transposed."""
+    return Tensor.register_hook(x, unheard(hook))
+
+
+# -- the user's own calls of the engine on traced values ----------------------------------------------------------
+
+
+def _engine(*args: Any, **kwargs: Any) -> Any:
+    with EnableFunction():
+        return run_user_backward(*args, **kwargs)
+
+
+def _with_engine(function: Any) -> Any:
+    """`function` of torch.autograd, in whose backward pass the user's code is seen call by call."""
+    scope = {**function.__globals__, "_engine_run_backward": _engine}
+    made = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+grad = _with_engine(torch.autograd.grad)  # to be called under NoFunction
+_backward = _with_engine(torch.autograd.backward)
+
+
+def _tensor_backward(
+    self: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    _backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _instead(own: Any) -> Any:
+    def special(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        del func
+        return own(*args, **(kwargs or {}))
+
+    return special
+
+
+def _register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    given = {**dict(zip(("self", "hook"), args, strict=False)), **(kwargs or {})}
+    return func(given["self"], unheard(given["hook"]))
+
+
+SPECIAL[torch.autograd.grad] = _instead(grad)
+SPECIAL[torch.autograd.backward] = _instead(_backward)
+SPECIAL[Tensor.backward] = _instead(_tensor_backward)
+SPECIAL[Tensor.register_hook] = _register_hook
