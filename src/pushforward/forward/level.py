@@ -24,6 +24,7 @@ from ..ops.table import Entry, entry
 from .writes import write
 
 Tensor = torch.Tensor
+OpOverload = torch._ops.OpOverload
 DETACH = torch.ops.aten.detach.default  # the engine's, also in hooks that pack saved tensors, where recording is off
 _SEQUENCES = (list, tuple)
 
@@ -34,7 +35,9 @@ class Dual(Traced):
     _primal: Tensor
     _tangent: Tensor | None = None
     _loose = False  # the primal was made by a fast path, so that the levels below do not know it as theirs
+    _meta: Any = None  # what a like result's wrapper is made from, see `forward.fast`
     _fast: ClassVar[dict[Any, Any]] = {}
+    _named: ClassVar[dict[Any, Any]] = {}
 
     def _below(self) -> Tensor:
         return self._primal
@@ -296,7 +299,7 @@ class DualLevel(Level):
                 if func is STOP:
                     primal, tangent = stopped(primal), None
                     continue
-                run = partial(run_strided, func) if entry(func).strided else None
+                run = partial(run_strided, func) if isinstance(func, OpOverload) and entry(func).strided else None
                 primal = run((primal, *rest), kwargs) if run else func(primal, *rest, **kwargs)
                 if tangent is not None:
                     tangent = run((tangent, *rest), kwargs) if run else func(tangent, *rest, **kwargs)

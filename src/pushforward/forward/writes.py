@@ -202,7 +202,7 @@ def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> 
         return func(*args, **kwargs)
     made = level.handle(entry(e.functional), e.functional, args, kwargs)
     target._primal, target._tangent = made._primal, made._tangent
-    target._cell, target._path = made._cell, made._path
+    target._cell, target._path, target._meta = made._cell, made._path, None
     made._cell.add(target)
     with NoDispatch():
         func(*args, **kwargs)
