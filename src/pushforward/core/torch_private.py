@@ -21,7 +21,7 @@ _C = torch._C
 push_mode = _C._push_on_torch_dispatch_stack
 pop_mode = _C._pop_torch_dispatch_stack
 mode_count = _C._len_torch_dispatch_stack
-  # pyright: ignore[reportAttributeAccessIssue]
+
 # A generator's state is no value of a level.
 no_modes = torch.utils._python_dispatch._disable_current_modes
 
@@ -63,6 +63,9 @@ excluded_keys = _C._dispatch_tls_local_exclude_set
 # Tells the user's `no_grad` from the engine's own: inside a backward pass the id is not -1.
 graph_task_id = _C._current_graph_task_id
 
+# What `torch.autograd.grad` and `backward` call: taken by name, to switch the user's Python API on around it.
+run_user_backward = torch.autograd.graph._engine_run_backward
+
 # Names the node whose backward is running, for the errors of `debug_nans`.
 current_node = _C._current_autograd_node
 
@@ -83,6 +86,9 @@ set_neg = _C._set_neg
 # Says that an operator is torch's own composition of others: where autograd's keys are off it arrives whole.
 COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
 
+# Functions of the Python API that come to one operator parse their arguments faster than the operator called by its schema.
+api_functions = _C._VariableFunctions
+
 # On the fast path a payload operator must not come back to the level: its key is excluded for the one call.
 set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
 PYTHON_KEY = _C.DispatchKey.Python
@@ -92,13 +98,13 @@ run_backward = torch.autograd.Variable._execution_engine.run_backward
 
 # What the sparsity interpreter knows of a storage must go when the storage goes, and must not be taken for that of a later one.
 storage_reference = StorageWeakRef
-  # pyright: ignore[reportAttributeAccessIssue]
-# `torch.compile` must not trace the interpreters: frames of these code objects, and what they call, run as they are.  # pyright: ignore[reportAttributeAccessIssue]
-set_code_exec_strategy = _C._dynamo.eval_frame.set_code_exec_strategy  # pyright: ignore[reportAttributeAccessIssue]
+
+# `torch.compile` must not trace the interpreters: frames of these code objects, and what they call, run as they are.
+set_code_exec_strategy = _C._dynamo.eval_frame.set_code_exec_strategy
 SKIP_RECURSIVELY = _C._dynamo.eval_frame._FrameExecStrategy(
     _C._dynamo.eval_frame._FrameAction.SKIP, _C._dynamo.eval_frame._FrameAction.SKIP
 )
-  # pyright: ignore[reportAttributeAccessIssue]
+
 # TorchScript knows functions by identity: what stands in for a function of torch's must be made known to it.
 register_builtin = torch.jit._builtins._register_builtin
 
@@ -136,6 +142,7 @@ __all__ = [
     "NoDispatch",
     "NoFunction",
     "TorchDispatchMode",
+    "api_functions",
     "autocast_on",
     "current_node",
     "custom_operators",
@@ -157,6 +164,7 @@ __all__ = [
     "reduction_number",
     "register_builtin",
     "run_backward",
+    "run_user_backward",
     "set_code_exec_strategy",
     "set_conj",
     "set_key_excluded",

@@ -15,6 +15,7 @@ from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
 from ..core.traced import NeedsGraph, Traced
+from ..core.transposing import STATE, transposing
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast_moves as _fast_moves  # noqa: F401  (registers the short ways)
@@ -237,9 +238,16 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
         >>> push(torch.ones(2))
         tensor([1., 1.])
     """
+    return linearized(func, primals, watch=True)
+
+
+def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: bool) -> tuple[Any, Callable[..., Any]]:
+    """As `linearize`; `watch`: whether user code in the reverse pass is looked at."""
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
     stop = not torch.is_grad_enabled()
+    cut = STATE.cut
+    forward: Any = None
     outside = not stop and (any(leaves[k].requires_grad for k in places) or any(v.saw_grad for v in THREAD.levels))
     inner = list(leaves)
     variables = []
@@ -252,7 +260,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
         live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]
         seeds, pulled = [], []
         if live:
-            with NoFunction():
+            with NoFunction(), transposing():
                 seeds = [torch.zeros_like(outs[k], requires_grad=False).requires_grad_() for k in live]
                 grads = torch.autograd.grad(
                     [outs[k] for k in live], variables, seeds, create_graph=True, allow_unused=True
@@ -260,6 +268,8 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             seen = any(v.saw_grad for v in THREAD.levels)  # asked again: what requires grad may lie below a level's values
             outside = not stop and (outside or seen or reach_outside([outs[k] for k in live], variables))
             pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
+    if watch and STATE.cut != cut:
+        forward = through_forward(func, leaves, places, spec)
 
     @opaque
     def jvp_fn(*tangents: Any) -> Any:
@@ -272,6 +282,8 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
                 path = tree.paths(primals, "primals")[k]
                 msg = f"jvp_fn of {name_of(func)}: {path} is {kind(leaves[k])}, its tangent is {kind(flat[k])}"
                 raise ArgumentError(msg)
+        if forward is not None:
+            return forward[1](*[flat[k] for k in places])
         moved: list[Any] = [None] * len(live)
         if pulled:
             directions = [flat[places[j]] for j, _ in pulled]
@@ -292,5 +304,33 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
                 made[k] = t
         return tree.unflatten(made, out_spec)
 
+    if forward is not None:
+        return forward[0], jvp_fn
     values = [released(o) if isinstance(o, Tensor) and o.requires_grad and not outside else o for o in outs]
     return tree.unflatten(values, out_spec), jvp_fn
+
+
+def through_forward(
+    func: Callable[..., Any], leaves: list[Any], places: list[int], spec: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """`(output, push)` where user code in the reverse pass is no transpose of the derivative: t ↦ J t is, and is linearised.
+
+    The function runs once more, under forward mode; `push` takes the tangents of the leaves at `places`.
+    """
+    outputs: list[Any] = []
+
+    def of_places(*values: Any) -> Any:
+        inner = list(leaves)
+        for k, value in zip(places, values, strict=True):
+            inner[k] = value
+        return func(*tree.unflatten(inner, spec))
+
+    def along(*tangents: Any) -> Any:
+        out, moved = jvp(of_places, tuple(leaves[k] for k in places), tangents)
+        outputs[:] = [out]
+        return moved
+
+    with NoFunction():
+        zero = [torch.zeros_like(leaves[k], requires_grad=False) for k in places]
+    push = linearized(along, tuple(zero), watch=False)[1]
+    return outputs[0], push
