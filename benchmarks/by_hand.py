@@ -79,8 +79,10 @@ class PlainAutograd:
             with torch.enable_grad():
                 own = x.view_as(x) if nested else x.detach().requires_grad_()
                 y = f(own)
+                flat = y.flatten()
                 rows = [
-                    torch.autograd.grad(part, own, retain_graph=True, create_graph=nested)[0] for part in y.flatten()
+                    torch.autograd.grad(flat[k], own, retain_graph=True, create_graph=nested)[0]
+                    for k in range(y.numel())
                 ]
             return torch.stack(rows).reshape(*y.shape, *x.shape)
 
