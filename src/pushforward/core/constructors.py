@@ -1,6 +1,6 @@
 """`torch.tensor([x[0], 0.0])` with values of a transform in the list: the stack of them, derivatives and lanes kept.
 
-These constructors pass neither `__torch_function__` nor dispatch, and read the numbers. They are caught while a
+`torch.tensor(x)` of one tensor is a copy of its numbers, a constant to every differentiation, as torch has it. These constructors pass neither `__torch_function__` nor dispatch, and read the numbers. They are caught while a
 transform runs; outside of one, and under `torch.compile`, they are torch's own.
 """
 
@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from .fresh import stopped
 from .level import THREAD
-from .torch_private import register_builtin
+from .torch_private import NoFunction, register_builtin
 from .traced import SPECIAL, Traced
 
 Tensor = torch.Tensor
 _SEQUENCES = (list, tuple)
+TENSOR = torch.tensor
 is_compiling = torch.compiler.is_compiling
 
 
@@ -52,11 +54,28 @@ def built(data: Any, dtype: torch.dtype, device: Any) -> Tensor:
     return torch.full((), data, dtype=dtype, device=device)
 
 
+def copied(
+    x: Traced, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+) -> Tensor:
+    """`torch.tensor(x)`: a constant; that a tangent ends here is said."""
+    del pin_memory
+    below: Any = x
+    while isinstance(below, Traced):
+        if getattr(below, "_tangent", None) is not None:
+            below._level.newest().lose("torch.tensor(x) of one tensor", "copies the numbers of a differentiated value")
+        below = below._below()
+    with NoFunction():
+        out = stopped(x).clone().to(device=device, dtype=dtype)
+    return out.requires_grad_() if requires_grad else out
+
+
 def constructor(original: Any) -> Any:
     """A constructor that stacks where its list holds values of a transform."""
 
     @functools.wraps(original)
     def made(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(data, Traced) and original is TENSOR and not is_compiling():
+            return copied(data, *args, **kwargs)
         if (
             is_compiling()
             or type(data) not in _SEQUENCES
@@ -75,6 +94,8 @@ def new_tensor(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     """`x.new_tensor([y[0], 0.0])`: dtype and device are those of x."""
     kwargs = kwargs or {}
     x, data = args[0], args[1] if len(args) > 1 else kwargs.get("data")
+    if isinstance(data, Traced):
+        return copied(data, **{"dtype": x.dtype, "device": x.device, **{k: v for k, v in kwargs.items() if k != "data"}})
     if type(data) not in _SEQUENCES or not holds_values(data):
         return func(*args, **kwargs)
     return built(data, kwargs.get("dtype") or x.dtype, kwargs.get("device") or x.device)
