@@ -67,6 +67,7 @@ def test_losses_of_positions_and_of_one_sample():
         margin = lambda x, t, r=reduction: F.multi_margin_loss(x, t, reduction=r)
         for target_of_one in (torch.tensor(2), torch.tensor([2])):
             check_subsets(margin, real(4), target_of_one, sizes=(2,))
+            check_subsets(margin, real(), target_of_one * 0, sizes=(2,))
         labels = torch.tensor([2, 0, -1, 1])
         check_subsets(lambda x, t, r=reduction: F.multilabel_margin_loss(x, t, reduction=r), real(4), labels, sizes=(2,))
 

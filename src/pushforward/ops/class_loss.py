@@ -147,18 +147,17 @@ def multilabel_margin_backward(g: Tensor, x: Tensor, target: Tensor, reduction: 
 
 
 def batch_margin(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
-    """As `batch_nll`, where all that is mapped are the scores `[C]` or `[N, C]` and the targets."""
+    """As `batch_nll`, where all that is mapped are the scores (`[]`, `[C]` or `[N, C]`) and the targets."""
     x, target, *rest = [*args, *(a.default_value for a in op._schema.arguments[len(args) :])]
-    if not mapped[0] or any(mapped[2:]) or kwargs or not level.size or x.dim() not in (2, 3):
+    if not mapped[0] or any(mapped[2:]) or kwargs or not level.size:
         return NotImplemented  # the formula knows every other case
     one_class = op is torch.ops.aten.multi_margin_loss.default
     t = target if mapped[1] else target.unsqueeze(0).expand(level.size, *target.shape)
-    single = x.dim() == 2
-    rows = (t.reshape(-1) if one_class else t) if single else t.flatten(0, 1)
-    out = op(x if single else x.flatten(0, 1), rows, *rest[:-1], NONE)
+    samples = x.shape[:-1] if x.dim() > 1 else x.shape
+    rows = t.reshape(-1) if one_class else t.reshape(samples.numel(), -1)
+    out = op(x.reshape(samples.numel(), -1), rows, *rest[:-1], NONE)
     each, *others = out if isinstance(out, tuple) else (out,)
-    lead = t.shape if one_class else t.shape[:-1]
-    each = reduced_lanes(each.reshape(lead), rest[-1])
+    each = reduced_lanes(each.reshape(t.shape if one_class else samples), rest[-1])
     return (each, *(o.reshape(t.shape) for o in others)) if others else each
 
 
