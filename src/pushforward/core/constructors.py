@@ -1,6 +1,8 @@
 """`torch.tensor([x[0], 0.0])` with values of a transform in the list: the stack of them, derivatives and lanes kept.
 
-`torch.tensor(x)` of one tensor is a copy of its numbers, a constant to every differentiation, as torch has it. These constructors pass neither `__torch_function__` nor dispatch, and read the numbers. They are caught while a
+`torch.tensor(x)` of one tensor is a copy of its numbers, a constant to every differentiation, as torch has it.
+
+These constructors pass neither `__torch_function__` nor dispatch, and read the numbers. They are caught while a
 transform runs; outside of one, and under `torch.compile`, they are torch's own.
 """
 
