@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..core.level import THREAD
 from ..core.slow import say_slow
 from ..ops.lanes import empty_result
 
@@ -36,6 +37,7 @@ def lane_loop(op: Any, level: Any, values: list[Any], flags: Any, kwargs: dict[s
 
 def run_lanes(op: Any, level: Any, values: list[Any], flags: Any, kwargs: dict[str, Any]) -> Any:
     """As `lane_loop`, silently: for operators whose result's shape depends on the data."""
+    THREAD.unrepeatable += 1
     if level.size == 0:
         return empty_result(op, values, flags, kwargs)
     lanes = level.active_lanes()

@@ -82,6 +82,7 @@ class Lanes:
 
     def choose(self, keys: Sequence[Hashable]) -> int:
         """Go on with the largest group of lanes with equal keys; the index of its first lane is returned."""
+        THREAD.unrepeatable += 1
         if self.successor is not None:
             newest = self.newest()
             places = self.place_of(newest).tolist()
@@ -147,6 +148,7 @@ class Lanes:
 
     def agree(self, payload: Tensor, empty: Any = None) -> Any:
         """The Python value of a mapped payload in the group of lanes that goes on; `empty` where there are no lanes."""
+        THREAD.unrepeatable += 1
         if self.size == 0:
             if empty is not None:
                 return empty
@@ -229,6 +231,7 @@ def _freeze(value: Any) -> Any:
 
 def python_value(tensor: Tensor) -> Any:
     """`tensor.tolist()` for tensors of any level: the levels that disagree on it split."""
+    THREAD.unrepeatable += 1
     level = getattr(tensor, "_level", None)
     if level is not None:
         return level.inspect(tensor)

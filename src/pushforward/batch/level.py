@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..core import traced
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
@@ -18,7 +19,7 @@ from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
-from ..core.traced import Traced, copy_lazy_bits, wrap_like
+from ..core.traced import NO_PLAN, TooLarge, Traced, copy_lazy_bits, wrap_like
 from ..ops.table import Entry, entry
 from .failing import go_on_without_failing
 from .lanes import Lanes, inspect_value
@@ -76,6 +77,8 @@ class Batched(Traced):
 def wrap(level: BatchLevel, payload: Tensor, mapped: bool) -> Batched:
     """A traced value of `level` over `payload`."""
     if mapped:
+        if level.most is not None and payload.numel() > level.most:
+            raise TooLarge
         made: Any = make_wrapper(
             Batched, payload.shape[1:], payload.stride()[1:], None, None, payload.dtype, torch.strided, payload.device
         )
@@ -118,12 +121,13 @@ class BatchLevel(Level, Lanes):
         e = getattr(func, "_pushforward", None) or entry(func)
         func = e.op
         try:
-            if e.pointwise and not kwargs:
-                out = self.pointwise(e.call, args)
-                if out is not None:
-                    return out
             with NoFunction():
-                return self.handle(e, func, args, kwargs or {})
+                if e.pointwise and not kwargs:
+                    out = self.pointwise(e.call, args)
+                    if out is not None:
+                        return out
+                out = traced.PLANNED(func, args, kwargs, None, e, self)
+                return self.handle(e, func, args, kwargs or {}) if out is NO_PLAN else out
         except (RuntimeError, IndexError) as error:
             with NoFunction():
                 some_go_on = go_on_without_failing(self, e, error, args, kwargs or {})
@@ -132,38 +136,48 @@ class BatchLevel(Level, Lanes):
         return self.newest().__torch_dispatch__(func, types, args, kwargs)
 
     def pointwise(self, call: Any, args: tuple[Any, ...]) -> Any:
-        """An element-wise operator on plain payloads of one rank and dtype that need no recording; else None."""
+        """An element-wise operator on plain payloads of one rank and dtype that need no recording; else None.
+
+        What is the same for every lane may have a lower rank, for then it meets the lanes' own dimensions only.
+        """
         values = []
-        rank = -1
+        rank = below = -1  # of mapped payloads, of the others
         dtype = None
         for a in args:
             kind = type(a)
             if kind is Batched:
                 p = a._payload
-                if (
-                    a._level is not self
-                    or not a._mapped
-                    or type(p) is not Tensor
-                    or (p.requires_grad and is_grad_enabled())
-                ):
+                if a._level is not self or type(p) is not Tensor or (p.requires_grad and is_grad_enabled()):
                     return None
-                if rank < 0:
-                    rank, dtype = p.dim(), p.dtype
-                    if dtype.is_complex:
+                a_rank = p.dim()
+                if a._mapped:
+                    if rank < 0:
+                        rank = a_rank
+                    elif a_rank != rank:
                         return None
-                elif p.dim() != rank or p.dtype is not dtype:
+                elif a.requires_grad:
                     return None
-                values.append(p)
+                elif a_rank > below:
+                    below = a_rank
+                a = p
             elif kind is Tensor or kind is Parameter:
-                if a.dim() >= rank > 0 or a.dtype is not dtype or a.requires_grad:
+                if a.requires_grad:
                     return None
-                values.append(a)
+                below = max(below, a.dim())
             else:
                 values.append(a)
-        if rank < 0:
+                continue
+            if dtype is None:
+                dtype = a.dtype
+                if dtype.is_complex:
+                    return None
+            elif a.dtype is not dtype:
+                return None
+            values.append(a)
+        if dtype is None or (rank >= 0 and below >= rank):
             return None
         out = call(*values)
-        return wrap(self, out, True) if type(out) is Tensor else None
+        return wrap(self, out, rank >= 0) if type(out) is Tensor else None
 
     def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator for all lanes."""

@@ -32,6 +32,7 @@ def write(
     """Run a writing operator and return what torch returns: the written tensors themselves."""
     from .level import Batched
 
+    THREAD.unrepeatable += 1
     targets = flattened([args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs])
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
     if THREAD.attempts:

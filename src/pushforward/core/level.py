@@ -39,6 +39,8 @@ class _Thread(threading.local):
         self.excluded: Any = None  # autograd's view of the world when the outermost transform began
         self.order = 0  # how many differentiations are running, of either mode
         self.attempts: list[Any] = []  # runs that may be given up, see `core.journal`
+        self.most: int | None = None  # what `Level.most` is for levels that start now
+        self.unrepeatable = 0  # counts what a plan could not repeat: questions of Python, warnings, loops over lanes
         self.reader: Any = None  # while a program is recorded: what gives the Python value of a plain tensor
 
 
@@ -54,6 +56,8 @@ class Level(TorchDispatchMode):
 
     supports_higher_order_operators = True
     name: str  # "vmap" or "jvp"
+    size = 0  # lanes, of a `vmap`
+    most: int | None = None  # elements of a payload, above which `TooLarge` is raised
     func: Any = None  # the user's function, for messages
     successor: Any = None  # the level that goes on for this one, where lanes have left (see `batch.lanes`)
 
@@ -84,6 +88,7 @@ class Level(TorchDispatchMode):
         self.depth = len(levels) + 1
         self.clear = mode_count() == len(levels) and (not levels or levels[-1].clear)
         self.alive = True
+        self.most = THREAD.most
         self.grad_enabled = is_grad_enabled()
         levels.append(self)
         push_mode(self)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 
 from .errors import SlowFallback
+from .level import THREAD
 
 _SAID: set[tuple[str, str]] = set()
 
 
 def say_slow(name: str, what: str) -> None:
     """Warn of a slow fallback, once per operator."""
+    THREAD.unrepeatable += 1
     if (name, what) not in _SAID:
         warnings.warn(f"slow fallback: `{name}` {what}", SlowFallback, stacklevel=2)
         _SAID.add((name, what))  # after the warning, so that as an error it is raised every time

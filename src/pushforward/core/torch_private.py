@@ -92,6 +92,8 @@ api_functions = _C._VariableFunctions
 # On the fast path a payload operator must not come back to the level: its key is excluded for the one call.
 set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
 PYTHON_KEY = _C.DispatchKey.Python
+# What goes with it: under a mode each operator is boxed there, which takes longer than a small one.
+SNAPSHOT_KEY = _C.DispatchKey.PythonTLSSnapshot
 
 # `torch.autograd.grad` spends as long in Python as a small gradient takes; this is what it calls in the end.
 run_backward = torch.autograd.Variable._execution_engine.run_backward
@@ -135,6 +137,7 @@ __all__ = [
     "NEGATIVE_KEY",
     "PYTHON_KEY",
     "SKIP_RECURSIVELY",
+    "SNAPSHOT_KEY",
     "ZERO_KEY",
     "BelowAutograd",
     "EnableFunction",

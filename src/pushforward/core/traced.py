@@ -40,14 +40,36 @@ class NeedsGraph(BaseException):
         return self.level is not None and self.level.settings is settings and not self.level.open_graph
 
 
+class TooLarge(BaseException):
+    """A value has more elements than the running call wants any to have, see `Level.most`."""
+
+
 class NotFast(Exception):
     """A level above computes by its fast path, and this operator has none: the long way must be taken."""
+
+
+NO_PLAN = object()  # of a call that has no plan
+PLANNED: Any = None  # `plans.replay.planned`
+
+
+def long_way(func: Any, args: Any, kwargs: Any) -> Any:
+    """A call of the Python API by what it means for traced values, or by dispatch."""
+    special = SPECIAL.get(func)
+    with NoFunction():
+        if special is not None:
+            out = special(func, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 class Traced(torch.Tensor):
     """A value of a running transform; its subclasses say what the payload is."""
 
     _level: Any
+    _alias: Callable[[], Any]
+    _below: Callable[[], torch.Tensor]
+    _stopped: Callable[[], torch.Tensor]
     _cell: Cell | None = None
     _path: Path = None
     _fast: ClassVar[dict[Any, Callable[[Any, tuple[Any, ...]], Any]]] = {}  # short ways by function: a result, or None
@@ -67,17 +89,15 @@ class Traced(torch.Tensor):
                 return out
         if HELD.levels:
             raise NotFast
+        if PLANNED is not None:
+            out = PLANNED(func, args, kwargs, long_way)
+            if out is not NO_PLAN:
+                return out
         if kwargs and kwargs.get("requires_grad"):
             for v in args:
                 if isinstance(v, Traced):
                     v._level.newest().tracked = True
-        special = SPECIAL.get(func)
-        with NoFunction():
-            if special is not None:
-                out = special(func, args, kwargs)
-                if out is not NotImplemented:
-                    return out
-            return func(*args, **kwargs) if kwargs else func(*args)
+        return long_way(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

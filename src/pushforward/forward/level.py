@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..core import traced
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostError, EscapedValueError
 from ..core.fresh import stopped
-from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
+from ..core.level import THREAD, Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
-from ..core.traced import Traced, copy_lazy_bits, wrap_like
+from ..core.traced import NO_PLAN, Traced, copy_lazy_bits, wrap_like
 from ..ops.table import Entry, entry
 from .writes import write
 
@@ -114,7 +115,8 @@ class DualLevel(Level):
         e = getattr(func, "_pushforward", None) or entry(func)
         func = e.op
         with NoFunction():
-            return self.handle(e, func, args, kwargs or {})
+            out = traced.PLANNED(func, args, kwargs, None, e, self)
+            return self.handle(e, func, args, kwargs or {}) if out is NO_PLAN else out
 
     def handle(self, e: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator on primals and tangents."""
@@ -324,6 +326,7 @@ class DualLevel(Level):
 
     def lose(self, how: str, what: str = "reads a differentiated value as a Python number") -> None:
         """Say that a derivative is lost here."""
+        THREAD.unrepeatable += 1
         where = source_line()
         text = f"{how} at {where} {what}: its derivative is lost. Stay with tensors that have one, or say `.detach()` first."
         if self.strict:

@@ -21,6 +21,7 @@ def write(
     """Run a writing operator on primals, and write the tangents it gives."""
     from .level import Dual, wrap
 
+    THREAD.unrepeatable += 1
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
     targets = [args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs]

@@ -16,8 +16,11 @@ from ..batch.vmap import vmap
 from ..batch.work import FIRST
 from ..core import tree
 from ..core.errors import ArgumentError
+from ..core.journal import attempt
+from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import NoFunction, mode_count
+from ..core.traced import NeedsGraph, TooLarge
 from ..forward.jvp import jvp
 from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
 
@@ -25,6 +28,9 @@ Tensor = torch.Tensor
 
 
 FEW = 8  # so many passes one by one cost less than mapping them, where
+COPIES = 64  # of so few inputs a Hessian may be taken from as many copies of them, where
+LARGEST = 1 << 16  # no value of all copies has more elements
+_NOT_SMALL: set[Any] = set()  # functions for which that was tried in vain
 SMALL = 4096  # the tensors have at most so many elements, so that an operator's overhead is its time
 
 
@@ -285,11 +291,64 @@ def hessian(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if mode_count() == 0 and chunk_size is None:
             positions = argument_positions(func, argnums, args, "hessian")
-            if sum(x.numel() for x in tree.leaves([args[k] for k in positions]) if isinstance(x, Tensor)) <= FEW:
+            leaves = [x for x in tree.leaves([args[k] for k in positions]) if isinstance(x, Tensor)]
+            total = sum(x.numel() for x in leaves)
+            if total <= FEW:
                 return reverse(*args, **kwargs)
+            if total <= COPIES and not has_aux and all(x.is_floating_point() for x in leaves):
+                found = hessian_of_copies(func, argnums, positions, args, kwargs)
+                if found is not None:
+                    return found
         return forward(*args, **kwargs)
 
     return wrapped
+
+
+def hessian_of_copies(
+    func: Any, argnums: Any, positions: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The Hessian of a small function, one row from each of as many copies of the input; None where it is not small.
+
+    Row k is the gradient of <grad f(x), e_k>. All rows are two backward passes of the engine over plain tensors, where the engine's
+    operators on mapped cotangents would each pass through Python.
+    """
+    code = getattr(func, "__code__", None)
+    if code in _NOT_SMALL:
+        return None
+    _, _, leaves, spec = chosen_inputs(func, argnums, args, "hessian")
+    first = grad(func, positions)
+
+    def row(*direction: Tensor) -> Any:
+        def along(*inputs: Tensor) -> Tensor:
+            full = list(args)
+            for k, value in zip(positions, tree.unflatten(list(inputs), spec), strict=True):
+                full[k] = value
+            slopes = tree.leaves(list(first(*full, **kwargs)))
+            return torch.stack([(s * d).sum() for s, d in zip(slopes, direction, strict=True)]).sum()
+
+        return grad(along, tuple(range(len(leaves))))(*leaves)
+
+    total = sum(x.numel() for x in leaves)
+    asked, THREAD.most = THREAD.most, LARGEST
+    try:
+        with attempt():
+            rows = vmap(row, randomness="same")(*basis(leaves, 0, total))
+    except (Exception, TooLarge, NeedsGraph):
+        _NOT_SMALL.add(code)
+        return None
+    finally:
+        THREAD.most = asked
+    sizes = [x.numel() for x in leaves]
+    blocks = []
+    for x, down in zip(leaves, zip(*[r.split(sizes) for r in rows], strict=True), strict=True):
+        blocks.append([c.reshape((*x.shape, *y.shape)) for c, y in zip(down, leaves, strict=True)])
+    many = isinstance(argnums, (tuple, list))
+    outer = []
+    for line in blocks:
+        inputs = tree.unflatten(line, spec)
+        outer.append(tuple(inputs) if many else inputs[0])
+    whole = tree.unflatten(outer, spec)
+    return tuple(whole) if many else whole[0]
 
 
 def hvp(func: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..core.level import THREAD
 from ..core.traced import Traced
 
 Tensor = torch.Tensor
@@ -115,6 +116,7 @@ def recorded(*values: Any) -> bool:
 
 def listed(x: Tensor) -> Any:
     """`x.tolist()`, of a traced value of a level below too."""
+    THREAD.unrepeatable += 1
     return x._level.inspect(x) if isinstance(x, Traced) else x.tolist()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..core.level import THREAD
 from ..core.traced import Traced
 from .derived import pulled_back
 from .kinds import Special
@@ -124,6 +125,7 @@ def layers(
 
 def numbers(sizes: Tensor) -> list[int]:
     """Batch sizes as Python numbers, also of a traced value."""
+    THREAD.unrepeatable += 1
     return list(sizes._level.inspect(sizes) if isinstance(sizes, Traced) else sizes.tolist())
 
 

@@ -77,6 +77,7 @@ class Entry:
         "name",
         "op",
         "out_names",
+        "plans",
         "pointwise",
         "random",
         "row",
@@ -123,6 +124,8 @@ class Entry:
             and "batch" not in self.row.rules
         )
         self.cache: dict[str, Any] = {}
+        # what calls of it did before, see `plans`; False where that is of no use
+        self.plans: Any = False if self.writes or self.out_names or self.random or self.dynamic else None
 
     def functional_name(self) -> str:
         """The name of the operator this one is a variant of."""
