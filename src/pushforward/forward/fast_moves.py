@@ -9,19 +9,16 @@ import operator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ..core.cell import Cell
 from ..core.level import recorded_below
-from ..core.torch_private import PYTHON_KEY, make_wrapper, set_key_excluded
+from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, make_wrapper, set_key_excluded
 from .fast import (
     STRIDED,
     compute,
-    general,
     like,
     meta_of,
     number,
-    of_matmul,
     plain_dual,
     ready,
     register_method,
@@ -76,10 +73,12 @@ def moving(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs and ("dtype" in kwargs or not without_tensors(kwargs.values())):
         return None
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         out, t = (func(p, *rest, **kwargs), func(t, *rest, **kwargs)) if kwargs else (func(p, *rest), func(t, *rest))
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
     return like(level, out, t, meta) if meta and func in SAME_SIZE else wrap_plain(level, out, t)
 
 
@@ -93,11 +92,12 @@ def total(func: Any, args: tuple[Any, ...]) -> Any:
     return compute(x._level, moved, func, x._primal, x._tangent)
 
 
-def stack(func: Any, args: tuple[Any, ...]) -> Any:
-    """`torch.stack` of dual numbers of one size, all with tangents."""
+def stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.stack`: of plain values; or of dual numbers, all with tangents."""
     values = args[0]
-    if len(args) != 1 or type(values) not in (list, tuple) or not values or type(values[0]) is not Dual:
-        return None
+    made = joining(func, args, kwargs)
+    if made is not None or kwargs or len(args) != 1 or type(values) not in (list, tuple) or not values or type(values[0]) is not Dual:
+        return made
     level = values[0]._level
     for v in values:
         if type(v) is not Dual or v._level is not level or v._tangent is None or not plain_dual(v):
@@ -111,37 +111,44 @@ def _stacks(ps: list[Tensor], ts: list[Any]) -> tuple[Any, Any]:
 
 
 def joining(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.cat` and `torch.stack` of plain values of one dtype, some of them with tangents."""
+    """`torch.cat` and `torch.stack` of plain values, some of them with tangents."""
     values = args[0]
-    if type(values) not in (list, tuple) or not without_tensors(kwargs.values()):
+    if type(values) not in (list, tuple) or (kwargs and not without_tensors(kwargs.values())):
         return None
-    level, primals, tangents = None, [], []
+    level, missing, primals, tangents = None, False, [], []
     for v in values:
         if type(v) is Dual:
-            if level is None:
-                level = v._level
-            if v._level is not level:
-                return None
             p, t = v._primal, v._tangent
+            if type(p) is not Tensor or (v._level is not level and level is not None):
+                return None
+            level = v._level
         else:
             p, t = v, None
-        if type(p) is not Tensor or p.dtype is not primals[0].dtype if primals else type(p) is not Tensor:
+            if type(p) is not Tensor:
+                return None
+        if t is None:
+            missing = True
+        elif type(t) is not Tensor:
             return None
         primals.append(p)
         tangents.append(t)
-    if level is None or not ready(level) or not primals[0].is_floating_point():
+    if level is None or not ready(level):
         return None
-    if any(type(t) is not Tensor and t is not None for t in tangents) or not any(t is not None for t in tangents):
-        return None
-    if not all(type(v) is Dual or recorded_below(level, v) for v in values):
-        return None
+    if missing:
+        if all(t is None for t in tangents):
+            return None
+        if not all(type(v) is Dual or recorded_below(level, v) for v in values):
+            return None
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
-        tangents = [torch.zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True)]
-        out, moved_t = func(primals, *args[1:], **kwargs), func(tangents, *args[1:], **kwargs)
+        if missing:
+            tangents = [torch.zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True)]
+        out, t = func(primals, *args[1:], **kwargs), func(tangents, *args[1:], **kwargs)
     finally:
         set_key_excluded(PYTHON_KEY, False)
-    return wrap_plain(level, out, moved_t)
+        set_key_excluded(SNAPSHOT_KEY, False)
+    return wrap_plain(level, out, t)
 
 
 # -- choices -----------------------------------------------------------------------------------------------------------
@@ -158,17 +165,22 @@ def comparison(func: Any, args: tuple[Any, ...]) -> Any:
         q = y._primal
         if y._level is not level or type(q) is not Tensor:
             return None
-    elif kind is float or kind is int or (kind is Tensor and not y.requires_grad):
+    elif kind is float or kind is int:
+        meta = x._meta or meta_of(x) if type(p) is Tensor else None
+        q = number(y, meta) if meta else y
+    elif kind is Tensor and not y.requires_grad:
         q = y
     else:
         return None
     if type(p) is not Tensor or x._tangent is None or not ready(level):
         return None
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         out = func(p, q)
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
     return wrap(level, out, None)
 
 
@@ -204,6 +216,7 @@ def choice(func: Any, args: tuple[Any, ...]) -> Any:
     if meta is None or condition.shape != meta[1] or not condition.is_contiguous() or not ready(level):
         return None
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         # A kept number has the dtype of the values; what is no kept number has that of Python's.
         x, y = (number(v, meta) if t is None else v for v, t in zip(primals, tangents, strict=True))
@@ -212,97 +225,9 @@ def choice(func: Any, args: tuple[Any, ...]) -> Any:
         t = torch.where(condition, dx, dy)
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
     del func
     return like(level, out, t, meta)
-
-
-# -- products ----------------------------------------------------------------------------------------------------------
-
-
-def operands(args: tuple[Any, ...]) -> Any:
-    """(level, primals, tangents) of plain operands, or None."""
-    level, primals, tangents = None, [], []
-    for v in args:
-        kind = type(v)
-        if kind is Dual:
-            if level is not None and v._level is not level:
-                return None
-            level, p, t = v._level, v._primal, v._tangent
-            if type(p) is not Tensor or (t is not None and type(t) is not Tensor):
-                return None
-            primals.append(p)
-            tangents.append(t)
-        elif v is None or kind is Tensor or kind is Parameter:
-            primals.append(v)
-            tangents.append(None)
-        else:
-            return None
-    if level is None or not ready(level):
-        return None
-    for v in args:
-        if v is not None and type(v) is not Dual and v.requires_grad and not recorded_below(level, v):
-            return None
-    return level, primals, tangents
-
-
-def linear(func: Any, args: tuple[Any, ...]) -> Any:
-    """`F.linear`: x Wᵀ + b."""
-    found = operands(args)
-    if found is None:
-        return None
-    level, primals, (dx, dw, *rest) = found
-    if dx is None and dw is None:
-        return None
-    x, w, db = primals[0], primals[1], rest[0] if rest else None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        out = func(*primals)
-        t = func(x, dw, db) if dx is None else func(dx, w, db)
-        if dx is not None and dw is not None:
-            t = t.add_(func(x, dw))
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
-    return wrap_plain(level, out, t)
-
-
-def product(func: Any, args: tuple[Any, ...]) -> Any:
-    """A product of two matrices or vectors."""
-    if len(args) != 2:
-        return None
-    a, b = args
-    if type(b) is Dual and type(a) is Tensor:
-        level, p, t = b._level, b._primal, b._tangent
-        if type(p) is Tensor and type(t) is Tensor and ready(level) and recorded_below(level, a):
-            set_key_excluded(PYTHON_KEY, True)
-            try:
-                out, t = func(a, p), func(a, t)
-            finally:
-                set_key_excluded(PYTHON_KEY, False)
-            return wrap_plain(level, out, t)
-    found = operands(args)
-    if found is None:
-        return mapped_product(func, args)
-    level, (a, b), (da, db) = found
-    if da is None and db is None:
-        return None
-    set_key_excluded(PYTHON_KEY, True)
-    try:
-        out = func(a, b)
-        t = func(a, db) if da is None else func(da, b)
-        if da is not None and db is not None:
-            t = t.add_(func(a, db))
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
-    return wrap_plain(level, out, t)
-
-
-mapped_product = general(of_matmul)
-
-
-def reversed_product(func: Any, args: tuple[Any, ...]) -> Any:
-    """`plain @ dual`, which comes to the dual number first."""
-    del func
-    return product(torch.matmul, args[::-1])
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -345,10 +270,12 @@ def both_items(p: Tensor, t: Any, k: int) -> tuple[Any, Any]:
 def seen(x: Dual, step: Any, view: Any, *rest: Any) -> Dual:
     """A view of a plain value: that of its primal and that of its tangent."""
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         p, t = view(x._primal, *rest), view(x._tangent, *rest)
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
     return known_view(x, step, p, t)
 
 
@@ -377,10 +304,12 @@ def viewing(func: Any, args: tuple[Any, ...]) -> Any:
     if not (x._primal.is_contiguous() and x._tangent.is_contiguous()):
         return None
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         p, t = func(x._primal, *rest), func(x._tangent, *rest)
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
     return x if p is x._primal else known_view(x, (Tensor.view, (p.shape,), {}, None), p, t)
 
 
@@ -419,15 +348,9 @@ def register() -> None:
             table[getattr(place, name)] = comparison
     table[Tensor.__getitem__] = item
     table[Tensor.unbind] = table[torch.unbind] = table[Tensor.__iter__] = unbound
-    table[torch.stack], table[torch.where] = stack, choice
-    for func in (torch.cat, torch.stack, torch.concat, torch.hstack, torch.vstack):
+    named[torch.stack], table[torch.where] = stack, choice
+    for func in (torch.cat, torch.concat, torch.hstack, torch.vstack):
         named[func] = joining
-    table[F.linear] = linear
-    for func in (torch.matmul, torch.mv, torch.mm, torch.dot):
-        table[func] = product
-    for name in ("matmul", "mv", "mm", "dot", "__matmul__", "__rmatmul__"):
-        table[getattr(Tensor, name)] = product
-        register_method(name, reversed_product if name == "__rmatmul__" else product)
     register_method("__getitem__", item)
     register_method("__neg__", lambda func, args: moving(func, args, {}))
 

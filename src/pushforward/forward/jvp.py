@@ -18,7 +18,8 @@ from ..core.traced import NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
-from . import fast_moves as _fast_moves  # noqa: F401  (registers the short ways)
+from . import fast_arithmetic as _arithmetic  # noqa: F401  (registers short ways)
+from . import fast_moves as _moves  # noqa: F401  (registers short ways)
 from .level import Dual, DualLevel, wrap_input
 
 Tensor = torch.Tensor

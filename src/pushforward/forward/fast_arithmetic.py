@@ -1,0 +1,434 @@
+"""Short ways of arithmetic under `jvp`: functions of one tensor, of two, products; see `fast`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..core.level import recorded_below
+from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, NoFunction, set_key_excluded
+from ..core.traced import NotFast
+from ..ops.kinds import Elementwise
+from ..ops.table import ROWS
+from .fast import (
+    compute,
+    like,
+    meta_of,
+    number,
+    own_code,
+    plain_dual,
+    ready,
+    register_method,
+    shape_and_dtype,
+    wrap_plain,
+)
+from .level import Dual, wrap
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+_PLAIN = frozenset({Tensor, Parameter})
+
+UNARY = (
+    "sin cos tan tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sigmoid relu reciprocal square erf erfc sinh cosh "
+    "asin acos atan asinh acosh atanh"
+)
+
+
+# -- functions of one tensor -------------------------------------------------------------------------------------------
+
+
+def unary(derivative: Any, kernel: Any) -> Any:
+    """The short way of a function of one real tensor."""
+
+    def both(func: Any, p: Tensor, t: Any) -> tuple[Any, Any]:
+        out = func(p)
+        if kernel is not None and type(t) is Tensor:
+            return out, kernel(t, out, p)
+        return out, t * derivative(out, p)
+
+    def short(func: Any, args: tuple[Any, ...]) -> Any:
+        x = args[0]
+        if len(args) != 1 or type(x) is not Dual:
+            return None
+        p, t, level = x._primal, x._tangent, x._level
+        if type(p) is Tensor and type(t) is Tensor and ready(level):
+            meta = x._meta or meta_of(x)
+            if not (meta or p.is_floating_point()):
+                return None
+            set_key_excluded(PYTHON_KEY, True)
+            set_key_excluded(SNAPSHOT_KEY, True)
+            try:
+                out = func(p)
+                t = kernel(t, out, p) if kernel is not None else t * derivative(out, p)
+            finally:
+                set_key_excluded(PYTHON_KEY, False)
+                set_key_excluded(SNAPSHOT_KEY, False)
+            return like(level, out, t, meta) if meta else wrap(level, out, t)
+        if t is None or not plain_dual(x) or not p.is_floating_point():
+            return None
+        return compute(level, both, func, p, t)
+
+    return own_code(short)
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+def parts(a: Any, level: Any) -> Any:
+    """(level, primal, tangent) of an operand that is plain enough, or None."""
+    kind = type(a)
+    if kind is Dual:
+        if not plain_dual(a) or (level is not None and a._level is not level):
+            return None
+        if a._tangent is None:
+            with NoFunction():
+                if a.requires_grad:
+                    a._level.tracked = True
+                    return None
+        return a._level, a._primal, a._tangent
+    if kind is float or kind is int:
+        return level, a, None
+    if kind is Tensor or kind is Parameter:
+        return level, a, None
+    return None
+
+
+def general(tangent_of: Any) -> Any:
+    """The short way of an arithmetic operator for any operands, unless they broadcast or promote.
+
+    `tangent_of(func, x, dx, y, dy, out)` gives the tangent; it may raise NotFast.
+    """
+
+    def both(func: Any, x: Any, dx: Any, y: Any, dy: Any) -> tuple[Any, Any]:
+        out = func(x, y)
+        tangent = tangent_of(func, x, dx, y, dy, out)
+        shape, dtype = shape_and_dtype(tangent)
+        return out, tangent if dtype is out.dtype and shape == out.shape else None
+
+    def short(func: Any, args: tuple[Any, ...]) -> Any:
+        if len(args) != 2:
+            return None
+        first = parts(args[0], None)
+        if first is None:
+            return None
+        second = parts(args[1], first[0])
+        if second is None:
+            return None
+        level = second[0]
+        dx, dy = first[2], second[2]
+        if level is None or (dx is None and dy is None):
+            return None
+        for v in (first[1], second[1]):
+            if type(v) in _PLAIN and v.requires_grad and not recorded_below(level, v):
+                return None
+        return compute(level, both, func, first[1], dx, second[1], dy)
+
+    return short
+
+
+def binary(lean: Any, tangent_of: Any) -> Any:
+    """The short way of an arithmetic operator; `lean(x, dx, y, dy)` where the operands are plain, of one size and dtype.
+
+    There y may be a number, or a tensor without a tangent.
+    """
+    others = general(tangent_of)
+
+    def short(func: Any, args: tuple[Any, ...]) -> Any:
+        if len(args) != 2:
+            return None
+        x, y = args
+        if type(x) is not Dual:
+            return others(func, args)
+        level, p, dp = x._level, x._primal, x._tangent
+        if type(p) is not Tensor or type(dp) is not Tensor or not ready(level):
+            return others(func, args)
+        meta = x._meta or meta_of(x)
+        if not meta:
+            return others(func, args)
+        kind, dq = type(y), None
+        if kind is Dual:
+            q, dq = y._primal, y._tangent
+            if y._level is not level or type(q) is not Tensor or type(dq) is not Tensor:
+                return others(func, args)
+            other = y._meta or meta_of(y)
+            if other is not meta and (not other or other[5] is not meta[5] or other[1] != meta[1]):
+                return others(func, args)
+        elif kind is float or kind is int:
+            q = number(y, meta)
+        elif kind is Tensor:
+            q = y
+            if q.dtype is not meta[5] or q.shape != meta[1] or not q.is_contiguous() or not recorded_below(level, q):
+                return others(func, args)
+        else:
+            return others(func, args)
+        set_key_excluded(PYTHON_KEY, True)
+        set_key_excluded(SNAPSHOT_KEY, True)
+        try:
+            out, t = lean(p, dp, q, dq)
+        finally:
+            set_key_excluded(PYTHON_KEY, False)
+            set_key_excluded(SNAPSHOT_KEY, False)
+        return like(level, out, t, meta)
+
+    return own_code(short)
+
+
+def of_product(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+    """dx y + x dy."""
+    del func, out
+    if dx is None:
+        return x * dy
+    return dx * y if dy is None else dx * y + x * dy
+
+
+def lean_product(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
+    """x y, and dx y + x dy without a tensor more than the result."""
+    return x * y, dx * y if dy is None else (dx * y).addcmul_(x, dy)
+
+
+def of_matmul(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+    """The operator itself with each factor's tangent."""
+    del out
+    if dx is None:
+        return func(x, dy)
+    return func(dx, y) if dy is None else func(dx, y) + func(x, dy)
+
+
+def of_sum(sign_x: int, sign_y: int) -> Any:
+    """±dx ± dy."""
+
+    def tangent(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+        del func, x, y, out
+        if dy is None:
+            return dx if sign_x == 1 else -dx
+        if dx is None:
+            return dy if sign_y == 1 else -dy
+        if sign_x == 1:
+            return dx + dy if sign_y == 1 else dx - dy
+        return dy - dx
+
+    return tangent
+
+
+def lean_add(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
+    """x + y."""
+    return x + y, dx if dy is None else dx + dy
+
+
+def lean_sub(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
+    """x − y."""
+    return x - y, dx if dy is None else dx - dy
+
+
+def lean_rsub(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
+    """y − x."""
+    return torch.rsub(x, y), -dx if dy is None else dy - dx
+
+
+def of_quotient(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+    """(dx − out dy) / y."""
+    del func, x
+    if dy is None:
+        return dx / y
+    return -(dy * out) / y if dx is None else (dx - dy * out) / y
+
+
+def lean_quotient(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
+    """x / y, and (dx − out dy) / y."""
+    out = x / y
+    return out, dx / y if dy is None else torch.addcmul(dx, out, dy, value=-1).div_(y)
+
+
+def of_power(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+    """n x^(n−1) dx for a number n other than 0."""
+    del func, out
+    if dy is not None or type(y) not in (int, float) or y == 0:
+        raise NotFast
+    return dx * (2 * x) if y == 2 else dx * (y * x ** (y - 1))
+
+
+def power(func: Any, args: tuple[Any, ...]) -> Any:
+    """`x ** n` with a number n."""
+    if len(args) != 2:
+        return None
+    x, n = args
+    if type(x) is Dual and (type(n) is int or type(n) is float) and n != 0:
+        p, t, level = x._primal, x._tangent, x._level
+        if type(p) is Tensor and type(t) is Tensor and ready(level):
+            meta = x._meta or meta_of(x)
+            if meta:
+                set_key_excluded(PYTHON_KEY, True)
+                set_key_excluded(SNAPSHOT_KEY, True)
+                try:
+                    # Squares and cubes are products in torch's kernel too.
+                    out = p * p if n == 2 else p**n
+                    slope = p if n == 2 else p * p if n == 3 else p ** (n - 1)
+                    t = (t * slope).mul_(number(n, meta))
+                finally:
+                    set_key_excluded(PYTHON_KEY, False)
+                    set_key_excluded(SNAPSHOT_KEY, False)
+                return like(level, out, t, meta)
+    return _power(func, args)
+
+
+_power = general(of_power)
+
+
+def lean_reciprocal(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
+    """y / x for a number y, as torch makes it: y · (1 / x)."""
+    del dy
+    inverse = x.reciprocal()
+    out = inverse * y
+    return out, (out * inverse).mul_(dx).neg_()
+
+
+def of_reciprocal(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
+    """−out dx / x for a number y."""
+    del func, y, dy
+    return -(dx * out) / x
+
+
+_reciprocal = binary(lean_reciprocal, of_reciprocal)
+
+
+def reciprocal(func: Any, args: tuple[Any, ...]) -> Any:
+    """`y / x` for a number y."""
+    return _reciprocal(func, args) if len(args) == 2 and type(args[1]) in (int, float) else None
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def operands(args: tuple[Any, ...]) -> Any:
+    """(level, primals, tangents) of plain operands, or None."""
+    level, primals, tangents = None, [], []
+    for v in args:
+        kind = type(v)
+        if kind is Dual:
+            if level is not None and v._level is not level:
+                return None
+            level, p, t = v._level, v._primal, v._tangent
+            if type(p) is not Tensor or (t is not None and type(t) is not Tensor):
+                return None
+            primals.append(p)
+            tangents.append(t)
+        elif v is None or kind is Tensor or kind is Parameter:
+            primals.append(v)
+            tangents.append(None)
+        else:
+            return None
+    if level is None or not ready(level):
+        return None
+    for v in args:
+        if v is not None and type(v) is not Dual and v.requires_grad and not recorded_below(level, v):
+            return None
+    return level, primals, tangents
+
+
+def linear(func: Any, args: tuple[Any, ...]) -> Any:
+    """`F.linear`: x Wᵀ + b."""
+    found = operands(args)
+    if found is None:
+        return None
+    level, primals, (dx, dw, *rest) = found
+    if dx is None and dw is None:
+        return None
+    x, w, db = primals[0], primals[1], rest[0] if rest else None
+    set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
+    try:
+        out = func(*primals)
+        t = func(x, dw, db) if dx is None else func(dx, w, db)
+        if dx is not None and dw is not None:
+            t = t.add_(func(x, dw))
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
+    return wrap_plain(level, out, t)
+
+
+def product(func: Any, args: tuple[Any, ...]) -> Any:
+    """A product of two matrices or vectors."""
+    if len(args) != 2:
+        return None
+    a, b = args
+    if type(b) is Dual and type(a) is Tensor:
+        level, p, t = b._level, b._primal, b._tangent
+        if type(p) is Tensor and type(t) is Tensor and ready(level) and recorded_below(level, a):
+            set_key_excluded(PYTHON_KEY, True)
+            set_key_excluded(SNAPSHOT_KEY, True)
+            try:
+                out, t = func(a, p), func(a, t)
+            finally:
+                set_key_excluded(PYTHON_KEY, False)
+                set_key_excluded(SNAPSHOT_KEY, False)
+            return wrap_plain(level, out, t)
+    found = operands(args)
+    if found is None:
+        return mapped_product(func, args)
+    level, (a, b), (da, db) = found
+    if da is None and db is None:
+        return None
+    set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
+    try:
+        out = func(a, b)
+        t = func(a, db) if da is None else func(da, b)
+        if da is not None and db is not None:
+            t = t.add_(func(a, db))
+    finally:
+        set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
+    return wrap_plain(level, out, t)
+
+
+mapped_product = general(of_matmul)
+
+
+def reversed_product(func: Any, args: tuple[Any, ...]) -> Any:
+    """`plain @ dual`, which comes to the dual number first."""
+    del func
+    return product(torch.matmul, args[::-1])
+
+
+def register() -> None:
+    """Fill the table of short ways."""
+    table = Dual._fast
+    for name in UNARY.split():
+        kind = ROWS[name].kind
+        if isinstance(kind, Elementwise):
+            table[getattr(torch, name)] = table[getattr(Tensor, name)] = short = unary(kind.derivatives[0], kind.kernel)
+            register_method(name, short)
+    table[F.relu] = table[torch.relu]
+    both_ways = {
+        "add": binary(lean_add, of_sum(1, 1)),
+        "sub": binary(lean_sub, of_sum(1, -1)),
+        "mul": binary(lean_product, of_product),
+        "div": binary(lean_quotient, of_quotient),
+        "pow": power,
+    }
+    operators = {"div": "__truediv__"}
+    for name, short in both_ways.items():
+        for key in (name, operators.get(name, f"__{name}__")):
+            table[getattr(Tensor, key)] = short
+            register_method(key, short)
+        table[getattr(torch, name)] = short
+    for key, short in (
+        ("__radd__", both_ways["add"]),
+        ("__rmul__", both_ways["mul"]),
+        ("__rsub__", binary(lean_rsub, of_sum(-1, 1))),
+        ("__rtruediv__", reciprocal),
+    ):
+        table[getattr(Tensor, key)] = short
+        register_method(key, short)
+    table[F.linear] = linear
+    for func in (torch.matmul, torch.mv, torch.mm, torch.dot):
+        table[func] = product
+    for name in ("matmul", "mv", "mm", "dot", "__matmul__", "__rmatmul__"):
+        table[getattr(Tensor, name)] = product
+        register_method(name, reversed_product if name == "__rmatmul__" else product)
+
+
+register()
