@@ -67,9 +67,6 @@ class Traced(torch.Tensor):
     """A value of a running transform; its subclasses say what the payload is."""
 
     _level: Any
-    _alias: Callable[[], Any]
-    _below: Callable[[], torch.Tensor]
-    _stopped: Callable[[], torch.Tensor]
     _cell: Cell | None = None
     _path: Path = None
     _fast: ClassVar[dict[Any, Callable[[Any, tuple[Any, ...]], Any]]] = {}  # short ways by function: a result, or None
