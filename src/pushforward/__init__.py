@@ -15,6 +15,7 @@ from .core import branching as _branching  # noqa: F401  (catches torch.cond and
 from .core import constructors as _constructors  # noqa: F401  (catches torch.tensor)
 from .core.errors import (
     ArgumentError,
+    ArgumentWriteError,
     CapturedWriteError,
     DerivativeLost,
     DerivativeLostError,
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "ArgumentWriteError",
     "CapturedWriteError",
     "CheckReport",
     "DerivativeLost",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
-from ..core.fresh import reach_outside
+from ..core.fresh import give_back, reach_outside
 from ..core.level import THREAD
 from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode, run_backward
 from ..core.traced import SPECIAL, NeedsGraph
@@ -62,13 +62,15 @@ def gradient(
     level.payload_graphs += 1
     began = level
     try:
-        result, aux = call([wrap(level, p, True) for p in inner])
+        values = [wrap(level, p, True) for p in inner]
+        result, aux = call(values)
         level = level.newest()  # lanes may have left
         with NoFunction():
             y = check(result)
             refresh_all([y])
             scores = y._payload if type(y) is Batched and y._level is level and y._mapped else None
             if scores is None or not scores.requires_grad:
+                written_back(began, leaves, values, inner, False)
                 return [None] * len(leaves), result, aux, False
             keep = connected or reach_outside([scores], inner)
             with NoDispatch():
@@ -78,11 +80,20 @@ def gradient(
             grads = run_backward((scores,), (seed,), keep, keep, tuple(inner), True, accumulate_grad=False)
         finally:
             push_mode(level)
+        written_back(began, leaves, values, inner, keep)
         return [None if g is None else wrap(began, g, True) for g in grads], result, aux, keep
     finally:
         level = level.newest()
         level.payload_graphs -= 1
         level.saw_grad = saw_grad
+
+
+def written_back(level: Any, leaves: list[Any], values: list[Any], inner: list[Tensor], keep: bool) -> None:
+    """Write into the arguments what the function wrote into the values in their place."""
+    for x, value, p in zip(leaves, values, inner, strict=True):
+        root = value._payload if value._cell is None else value._cell.root[0]
+        if root is not p and level.successor is None:
+            give_back(x, wrap(level, root if keep else root.detach(), True), keep)
 
 
 def released(level: Any, value: Any) -> Any:

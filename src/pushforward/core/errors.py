@@ -35,6 +35,26 @@ class CapturedWriteError(TransformError):
     """
 
 
+class ArgumentWriteError(TransformError):
+    """A function of which a gradient is taken writes into its argument.
+
+    Failing:
+
+    >>> import torch, pushforward as pf
+    >>> def f(x):
+    ...     x *= 2
+    ...     return (x * x).sum()
+    >>> pf.grad(f)(torch.ones(3))  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    pushforward.core.errors.ArgumentWriteError: ...
+
+    Fixed, by writing into a copy:
+
+    >>> pf.grad(lambda x: f(x.clone()))(torch.ones(3))
+    tensor([8., 8., 8.])
+    """
+
+
 class EscapedValueError(TransformError):
     """A traced value was used after its transform had ended.
 

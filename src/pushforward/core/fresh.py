@@ -67,6 +67,12 @@ def stopped(x: Tensor) -> Tensor:
     return x.detach() if x.requires_grad else x
 
 
+def give_back(given: Tensor, root: Tensor, keep: bool) -> None:
+    """What a function wrote into its argument, where a differentiation had put a value of its own in the argument's place."""
+    with torch.set_grad_enabled(keep and torch.is_grad_enabled()):
+        given.copy_(root if keep else root.detach())
+
+
 def reach_outside(outputs: list[Tensor], inner: list[Tensor]) -> bool:
     """Whether the graph of an output ends in a variable other than the inner ones."""
     own = {id(x) for x in inner}

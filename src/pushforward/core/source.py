@@ -26,6 +26,17 @@ def place_of(func: Any) -> str:
     return name if code is None else f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
+def line_of(error: BaseException) -> str:
+    """`file.py:line` of the innermost frame of an error that is neither ours nor torch's."""
+    found, trace = "<unknown>", error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not is_library_file(name):
+            found = f"{os.path.basename(name)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
 def source_line() -> str:
     """`file.py:line` of the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(1)

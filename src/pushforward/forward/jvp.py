@@ -9,7 +9,7 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.fresh import reach_outside, released, stopped, variable
+from ..core.fresh import give_back, reach_outside, released, stopped, variable
 from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
@@ -164,6 +164,7 @@ def pushed(
             wrap_input(level, p, t) if isinstance(p, Tensor) and t is not None else p
             for p, t in zip(leaves, flat_tangents, strict=True)
         ]
+        primals = [d._primal if type(d) is Dual else None for d in duals]
         with torch.enable_grad(), nested_differentiation():
             result = func(*tree.unflatten(duals, spec))
         aux = None
@@ -181,6 +182,10 @@ def pushed(
     finally:
         level.stop()
         level.inputs = []
+    for given, dual, primal in zip(leaves, duals, primals, strict=True):
+        root = primal if primal is None else dual._primal if dual._cell is None else dual._cell.root[0]
+        if root is not primal:
+            give_back(given, root, not stop)
     for k, o in enumerate(outs):
         if is_loose(o):
             pairs[k] = tuple(None if v is None else known_below(v) for v in pairs[k])

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..core.errors import ArgumentWriteError
 from ..core.level import THREAD
+from ..core.source import line_of
 from ..core.torch_private import EnableFunction, function_modes
 from ..core.traced import SPECIAL, Traced
 from ..core.transposing import register_hook
@@ -59,11 +61,18 @@ class nested_reverse(contextlib.AbstractContextManager):
             self.mode = SafeMode()
             self.mode.__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         THREAD.order -= 1
         _NESTING.reverse -= 1
         if self.mode is not None:
-            self.mode.__exit__(*error)
+            self.mode.__exit__(kind, error, trace)
+        if kind is RuntimeError and "leaf Variable that requires grad" in str(error):
+            msg = (
+                f"reverse mode: the function writes at {line_of(error)} into a tensor that a derivative is taken by (one of its "
+                "arguments, or a variable from outside). Write into a copy (`x = x.clone()`); jvp, jacfwd and vmap write into "
+                "arguments as a plain call does."
+            )
+            raise ArgumentWriteError(msg) from error
 
 
 def nesting() -> tuple[int, int]:
