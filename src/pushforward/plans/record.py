@@ -18,6 +18,7 @@ from ..forward.level import Dual
 
 Tensor = torch.Tensor
 LONGEST = 64  # operators in a plan
+LARGE = 1 << 18  # of tensors with more elements the operators take longer than the way to them
 _UNPLANNED = frozenset(
     {"_local_scalar_dense", "lift_fresh", "_efficientzerotensor", "as_strided", "as_strided_copy", "as_strided_scatter"}
 )
@@ -58,7 +59,10 @@ class Recorder(TorchDispatchMode):
             or not all(isinstance(o, Tensor) for o in (out if isinstance(out, (tuple, list)) else (out,)))
         ):
             self.good = False
-        if self.good:
+        if not self.good or max((o.numel() for o in tree_leaves(out)), default=0) > LARGE:
+            self.good = False
+            self.calls.clear()
+        else:
             self.calls.append((func, args, kwargs, out))
         return out
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import types
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 
 from ..core import traced
-from ..core.level import THREAD, autograd_on, is_grad_enabled
+from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import autocast_on, graph_task_id, mode_count, no_modes
 from ..core.traced import NO_PLAN, TooLarge, Traced
 from .describe import add, repeated
-from .record import Unplanned, parts_of, recorded
+from .record import LARGE, Unplanned, parts_of, recorded
 from .write import C_FUNCTIONS, written
 
 Tensor = torch.Tensor
@@ -60,6 +59,9 @@ def planned(
             key.append(name)
             if not add(a, key, leaves, values, levels):
                 return NO_PLAN
+    recording = grad and any([x.requires_grad for x in leaves])
+    if recording and (below or any(v.open_graph for v in levels)):
+        return NO_PLAN  # the long way knows what is recorded where
     if len(leaves) > 1:
         key.append(repeated(leaves))
     known = tuple(key)
@@ -73,32 +75,24 @@ def planned(
             else:
                 PLANS[func] = False
                 return NO_PLAN
+        if (plan is None and len(plans) >= MOST) or any([x.numel() > LARGE for x in leaves]):
+            return NO_PLAN
         if plan is None and not CHECKED:
-            if len(plans) < MOST:
-                plans[known] = SEEN
+            plans[known] = SEEN
             return NO_PLAN
         if below:
             long_way = partial(handled, level, e)
-        return first_run(func, args, kwargs, long_way, plans, known, leaves, values, below)
+        return first_run(func, args, kwargs, long_way, plans, known, leaves, values, below, recording)
     if plan is False:
         return NO_PLAN
     if below and any(not v._level.tracked and v.requires_grad for v in values):
         return NO_PLAN  # the handler closes the short ways
     if top.most is not None and plan.largest > top.most:
         raise TooLarge
-    recording = False
-    if grad:
-        for x in leaves:
-            if x.requires_grad:
-                if any(level.open_graph for level in levels):
-                    return NO_PLAN
-                recording = True
-                for level in levels:
-                    level.saw_grad = True
+    if recording:
+        for v in levels:
+            v.saw_grad = True
     try:
-        if recording and below:
-            with autograd_on():
-                return plan(leaves, values, levels)
         return plan(leaves, values, levels)
     except (RuntimeError, IndexError):
         return NO_PLAN  # the long way says what is wrong
@@ -126,6 +120,7 @@ def first_run(
     leaves: list[Any],
     values: list[Any],
     below: bool,
+    recording: bool,
 ) -> Any:
     """Run the long way, and keep the plan of what it did."""
     plans[key] = False
@@ -134,9 +129,8 @@ def first_run(
         return out
     try:
         plan = written(calls, out, leaves, values)
-        with autograd_on() if below else nullcontext():
-            again = plan(leaves, values, THREAD.levels)
-        if needs(again) != needs(out):
+        again = plan(leaves, values, THREAD.levels) if recording or CHECKED else None
+        if recording and needs(again) != needs(out):
             return out
     except Unplanned:
         if not calls and not below and not plans.keys() - {key}:
