@@ -106,6 +106,10 @@ class _Lines(TorchFunctionMode):
 
 
 class _Watch(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that hides us from the compiler imports it, which takes seconds
+
     def __init__(self, infinities: bool) -> None:
         super().__init__()
         self.infinities = infinities

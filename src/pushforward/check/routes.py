@@ -366,6 +366,10 @@ def peak(call: Callable[[], Any], device: torch.device) -> int:
 class Held(TorchDispatchMode):
     """Counts the bytes of the tensors that operators make, while they live."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that hides us from the compiler imports it, which takes seconds
+
     def __init__(self) -> None:
         super().__init__()
         self.now = self.most = 0
