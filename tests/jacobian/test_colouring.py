@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pushforward as pf
-from pushforward.jacobian.colouring import bidirectional_colouring, column_colouring, row_colouring
+from pushforward.jacobian.colouring import bidirectional_colouring, column_colouring, coupled_parts, row_colouring
 from pushforward.jacobian.compress import gather_index
 from pushforward.jacobian.ordering import ORDERS
 from pushforward.jacobian.symmetric import acyclic_colouring, star_colouring, star_places, substitution_rounds
@@ -51,6 +51,42 @@ def test_five_point_stencil():
     # The best on a torus of 20 × 20 is 5, a perfect code; a greedy order comes close.
     assert 5 <= column_colouring(stencil(20, 20, periodic=True)).passes <= 8
     assert 5 <= column_colouring(stencil(21, 19, periodic=True)).passes <= 8
+
+
+def system(rows, columns, species):
+    """Each of the species spreads by the 5-point stencil and reacts with the others in its cell; one after the other."""
+    cells = rows * columns
+    one, diagonal = stencil(rows, columns, periodic=True), np.arange(cells)
+    r, c = [], []
+    for i in range(species):
+        for j in range(species):
+            r.append((one.rows if i == j else diagonal) + i * cells)
+            c.append((one.indices if i == j else diagonal) + j * cells)
+    return Pattern.from_coo(np.concatenate(r), np.concatenate(c), (species * cells, species * cells))
+
+
+@pytest.mark.parametrize(("rows", "columns", "most"), [(20, 20, 8), (12, 16, 9)])
+def test_parts_of_a_system_are_coloured_by_turns(rows, columns, most):
+    p = system(rows, columns, 2)
+    assert coupled_parts(p) == [2]
+    for colouring in (column_colouring(p), row_colouring(p)):
+        assert 6 <= colouring.passes <= most
+        assert "2 parts" in colouring.order
+        gather_index(p, colouring)  # raises where a place does not stand alone
+    assert column_colouring(p).passes < column_colouring(p, "natural").passes
+
+
+def test_by_turns_is_taken_only_where_it_is_better():
+    p = system(20, 20, 3)
+    assert coupled_parts(p) == [3]
+    assert column_colouring(p).passes <= column_colouring(p, "natural").passes
+
+
+def test_patterns_that_are_no_systems_have_no_parts():
+    assert coupled_parts(stencil(20, 20)) == []
+    assert coupled_parts(banded(48, 1, 1)) == []
+    assert coupled_parts(Pattern.from_mask(np.zeros((0, 8)))) == []
+    assert coupled_parts(Pattern.from_mask(np.zeros((4, 8)))) == []
 
 
 @pytest.mark.parametrize("order", [None, *ORDERS])
