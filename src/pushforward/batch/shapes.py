@@ -112,7 +112,7 @@ def class_weights(lane: Lane) -> None:
     """A weight for each class."""
     x = known(lane.shape(0))
     if x:
-        lane.must_be("weight", (x[1] if len(x) > 1 else x[0],))
+        lane.must_be("weight", x[1:2] or x)
 
 
 def binary_cross_entropy(lane: Lane) -> None:
