@@ -13,7 +13,7 @@ from ..core.fresh import give_back, reach_outside, released, stopped, variable
 from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
-from ..core.torch_private import NoFunction
+from ..core.torch_private import NoFunction, run_backward
 from ..core.traced import NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
 from ..ops import families as _families  # noqa: F401  (fills the table)
@@ -290,24 +290,22 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
                 raise ArgumentError(msg)
         if forward is not None:
             return forward[1](*[flat[k] for k in places])
-        moved: list[Any] = [None] * len(live)
+        moved: Any = [None] * len(live)
         if pulled:
             directions = [flat[places[j]] for j, _ in pulled]
+            keep = torch.is_grad_enabled() and (outside or any(d.requires_grad for d in directions))
             with NoFunction():
-                moved = list(
-                    torch.autograd.grad(
-                        [g for _, g in pulled],
-                        seeds,
-                        directions,
-                        retain_graph=True,
-                        create_graph=torch.is_grad_enabled() and (outside or any(d.requires_grad for d in directions)),
-                        allow_unused=True,
-                    )
+                moved = run_backward(
+                    tuple([g for _, g in pulled]),
+                    tuple(directions),
+                    True,
+                    keep,
+                    tuple(seeds),
+                    True,
+                    accumulate_grad=False,
                 )
-        made = [zeros_for(o) for o in outs]
-        for k, t in zip(live, moved, strict=True):
-            if t is not None:
-                made[k] = t
+        at = dict(zip(live, moved, strict=True))
+        made = [zeros_for(o) if at.get(k) is None else at[k] for k, o in enumerate(outs)]
         return tree.unflatten(made, out_spec)
 
     if forward is not None:

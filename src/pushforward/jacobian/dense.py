@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 
 FEW = 8  # so many passes one by one cost less than mapping them, where
 COPIES = 64  # of so few inputs a Hessian may be taken from as many copies of them, where
-LARGEST = 1 << 16  # no value of all copies has more elements
+LARGEST = 3000  # no value has more elements, all copies together: what is kept of hundreds of them is a few megabytes
 _NOT_SMALL: set[Any] = set()  # functions for which that was tried in vain
 SMALL = 4096  # the tensors have at most so many elements, so that an operator's overhead is its time
 

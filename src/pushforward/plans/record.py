@@ -6,7 +6,8 @@ on them, constants made on the way, warnings, decisions between lanes.
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ from ..forward.level import Dual
 
 Tensor = torch.Tensor
 LONGEST = 64  # operators in a plan
-LARGE = 1 << 18  # of tensors with more elements the operators take longer than the way to them
+LARGE = 1 << 16  # of tensors with more elements the operators take longer than the way to them
 _UNPLANNED = frozenset(
     {"_local_scalar_dense", "lift_fresh", "_efficientzerotensor", "as_strided", "as_strided_copy", "as_strided_scatter"}
 )
@@ -36,22 +37,70 @@ def places_only(func: Any, args: Any) -> bool:
     )
 
 
+class Ref(NamedTuple):
+    """A tensor in a recording: the variable that holds it, and its sizes, strides, dtype and device."""
+
+    name: str
+    size: Any
+    stride: Any
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Names:
+    """Which variable holds a tensor: an argument's, or that of an operator's result. Tensors are not kept alive."""
+
+    def __init__(self, leaves: list[Tensor]) -> None:
+        self.known: dict[int, tuple[Any, str]] = {}
+        self.count = 0
+        for k, x in enumerate(leaves):
+            self.known.setdefault(id(x), (weakref.ref(x), f"a{k}"))
+
+    def new(self, x: Tensor) -> str:
+        """The variable of a new tensor."""
+        self.count += 1
+        name = f"b{self.count}"
+        self.known[id(x)] = (weakref.ref(x), name)
+        return name
+
+    def of(self, x: Tensor) -> str:
+        """The variable of a known tensor."""
+        ref, name = self.known.get(id(x), (None, ""))
+        if ref is None or ref() is not x:
+            raise Unplanned
+        return name
+
+    def referred(self, a: Any) -> Any:
+        """An argument with references in place of its tensors."""
+        if isinstance(a, Tensor):
+            return Ref(self.of(a), a.shape, a.stride(), a.dtype, a.device)
+        if isinstance(a, (list, tuple)):
+            return [self.referred(x) for x in a]
+        return a
+
+
 class Recorder(TorchDispatchMode):
     """The operators that reach the tensors below all levels."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # the wrapper that hides us from the compiler imports it, which takes seconds
-
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
         super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.names = names
+        self.calls: list[tuple[Any, Any, dict[str, Any], Any]] = []  # operator, arguments, names of the results
         self.good = True
+        self.largest = 0
         self.grad_mode = is_grad_enabled()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.good:
+            try:
+                given = self.names.referred(args), {k: self.names.referred(v) for k, v in kwargs.items()}
+            except Unplanned:
+                self.good = False
         out = func(*args, **kwargs)
+        if not self.good:
+            return out
+        results = out if isinstance(out, (tuple, list)) else (out,)
         name = func._schema.name.split("::")[1]
         if (
             len(self.calls) >= LONGEST
@@ -60,14 +109,14 @@ class Recorder(TorchDispatchMode):
             or name in _UNPLANNED
             or ("batch_norm" in name and any(a is True for a in args))  # writes statistics, and its schema does not say so
             or (any(tag in func.tags for tag in _BAD_TAGS) and not places_only(func, args))
-            or not all(isinstance(o, Tensor) for o in (out if isinstance(out, (tuple, list)) else (out,)))
+            or not all(isinstance(o, Tensor) and o.layout is torch.strided for o in results)
+            or max((o.numel() for o in results), default=0) > LARGE
         ):
             self.good = False
-        if not self.good or max((o.numel() for o in tree_leaves(out)), default=0) > LARGE:
-            self.good = False
-            self.calls.clear()
-        else:
-            self.calls.append((func, args, kwargs, out))
+            return out
+        made = self.names.new(out) if isinstance(out, Tensor) else [self.names.new(o) for o in results]
+        self.largest = max([self.largest, *[o.numel() for o in results]])
+        self.calls.append((func, given[0], given[1], made))
         return out
 
 
@@ -83,11 +132,11 @@ def state_of(levels: list[Any]) -> tuple[Any, ...]:
     )
 
 
-def recorded(call: Any, func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any] | None]:
+def recorded(call: Any, func: Any, args: Any, kwargs: Any, leaves: list[Tensor]) -> tuple[Any, Recorder | None]:
     """The result of `call(func, args, kwargs)`, and the operators on payloads that led to it, or None."""
     levels = list(THREAD.levels)
     before = state_of(levels)
-    recorder = Recorder()
+    recorder = Recorder(Names(leaves))
     modes = [pop_mode(None) for _ in range(mode_count())]
     for mode in (recorder, *reversed(modes)):
         push_mode(mode)
@@ -98,26 +147,15 @@ def recorded(call: Any, func: Any, args: Any, kwargs: Any) -> tuple[Any, list[An
         for mode in reversed(now):
             if mode is not recorder:
                 push_mode(mode)
-    same = recorder.good and before == state_of(levels)
-    return out, recorder.calls if same else None
+    return out, recorder if recorder.good and before == state_of(levels) else None
 
 
-class Source:
-    """Where each tensor of a recording comes from: an argument, or the result of an operator."""
+class Views:
+    """Which views of a result look at an argument, and which at memory of the call's own."""
 
-    def __init__(self, leaves: list[Tensor], values: list[Any]) -> None:
-        self.names: dict[int, str] = {}
+    def __init__(self, values: list[Any]) -> None:
         self.values = values
         self.new_cells: set[int] = set()
-        for k, x in enumerate(leaves):
-            self.names.setdefault(id(x), f"a{k}")
-
-    def name(self, x: Tensor) -> str:
-        """The variable that holds a tensor."""
-        found = self.names.get(id(x))
-        if found is None:
-            raise Unplanned
-        return found
 
     def base_of(self, view: Any) -> tuple[int, tuple[Any, ...]] | None:
         """Which argument a view looks at, and the view operators from there; None if it looks at memory of the call's own."""

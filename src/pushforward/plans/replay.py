@@ -124,19 +124,19 @@ def first_run(
 ) -> Any:
     """Run the long way, and keep the plan of what it did."""
     plans[key] = False
-    out, calls = recorded(long_way, func, args, kwargs or {})
-    if calls is None:
+    out, recorder = recorded(long_way, func, args, kwargs or {}, leaves)
+    if recorder is None:
         return out
     try:
-        plan = written(calls, out, leaves, values)
+        plan = written(recorder, out, leaves, values)
         again = plan(leaves, values, THREAD.levels) if recording or CHECKED else None
         if recording and needs(again) != needs(out):
             return out
     except Unplanned:
-        if not calls and not below and not plans.keys() - {key}:
+        if not recorder.calls and not below and not plans.keys() - {key}:
             PLANS[func] = False  # no operators: an attribute of the value
         return out
-    if CHECKED and not any("empty" in op._schema.name for op, *_ in calls):  # whose numbers are whatever was there
+    if CHECKED and not any("empty" in op._schema.name for op, *_ in recorder.calls):  # whose numbers are whatever was there
         same_tensors(again, out)
     plans[key] = plan
     return again if CHECKED else out

@@ -16,6 +16,7 @@ return b2
 from __future__ import annotations
 
 import keyword
+import re
 import types
 from typing import Any
 
@@ -29,12 +30,12 @@ from ..core.torch_private import (
     make_wrapper,
     no_modes,
     set_key_excluded,
-    tree_leaves,
 )
 from ..core.traced import Traced
-from .record import Recorder, Source, Unplanned, level_of, parts_of
+from .record import Names, Recorder, Ref, Unplanned, Views, level_of, parts_of
 
 Tensor = torch.Tensor
+_VARIABLE = re.compile(r"\bb\d+\b")
 C_FUNCTIONS = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -46,8 +47,10 @@ C_FUNCTIONS = (
 class Writer:
     """The source of a plan under construction."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, names: Names, values: list[Any]) -> None:
+        self.names = names
+        self.values = values
+        self.views = Views(values)
         self.lines: list[str] = []
         self.space: dict[str, Any] = {
             "exclude": set_key_excluded, "PYTHON": PYTHON_KEY, "make": make_wrapper, "look": look, "Batched": Batched,
@@ -61,15 +64,15 @@ class Writer:
         return name
 
     def fresh(self) -> str:
-        """A new variable."""
+        """A new variable for a value."""
         self.count += 1
-        return f"b{self.count}"
+        return f"c{self.count}"
 
     def argument(self, a: Any) -> str:
         """An argument of an operator as source."""
-        if isinstance(a, Tensor):
-            return self.source.name(a)
-        if isinstance(a, (list, tuple)) and any(isinstance(x, Tensor) for x in a):
+        if isinstance(a, Ref):
+            return a.name
+        if isinstance(a, list) and any(isinstance(x, Ref) for x in a):
             return f"[{', '.join(self.argument(x) for x in a)}]"
         if a is None or type(a) in (bool, int):
             return repr(a)
@@ -77,26 +80,17 @@ class Writer:
             raise Unplanned
         return self.constant(tuple(a) if isinstance(a, list) else a)
 
-    def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def operator(self, func: Any, args: list[Any], kwargs: dict[str, Any], made: Any) -> None:
         """One operator on payloads."""
-        words = [self.argument(a) for a in args] + [f"{k}={self.argument(v)}" for k, v in kwargs.items()]
         if any(keyword.iskeyword(k) for k in kwargs):
             raise Unplanned
-        call = f"{self.constant(direct(func, args, kwargs))}({', '.join(words)})"
-        if isinstance(out, Tensor):
-            name = self.fresh()
-            self.source.names[id(out)] = name
-            self.lines.append(f"{name} = {call}")
-            return
-        names = []
-        for o in out:
-            names.append(self.fresh())
-            self.source.names[id(o)] = names[-1]
-        self.lines.append(f"[{', '.join(names)}] = {call}")
+        words = [self.argument(a) for a in args] + [f"{k}={self.argument(v)}" for k, v in kwargs.items()]
+        target = made if isinstance(made, str) else f"[{', '.join(made)}]"
+        self.lines.append(f"{target} = {self.constant(direct(func, args, kwargs))}({', '.join(words)})")
 
     def result(self, out: Any) -> str:
         """What the plan returns, as source."""
-        for k, v in enumerate(self.source.values):
+        for k, v in enumerate(self.values):
             if out is v:
                 return f"values[{k}]"
         if isinstance(out, Traced):
@@ -117,16 +111,18 @@ class Writer:
             if p is None:
                 names.append("None")
             elif isinstance(p, Traced):
-                same = next((k for k, v in enumerate(self.source.values) if v is p), None)
+                same = next((k for k, v in enumerate(self.values) if v is p), None)
                 names.append(f"values[{same}]" if same is not None else self.value(p))
             else:
                 if p.dtype.is_complex or p.is_neg() or p.layout is not torch.strided:
                     raise Unplanned
-                names.append(self.source.name(p))
+                names.append(self.names.of(p))
         made = self.fresh()
-        found = None if x._cell is None else self.source.base_of(x)
+        found = None if x._cell is None else self.views.base_of(x)
         if found is not None:
             base, steps = found
+            if not steps:
+                raise Unplanned
             third = repr(x._mapped) if type(x) is Batched else names[1]
             self.lines.append(
                 f"{made} = look(levels[{place}], values[{base}], {self.constant(steps)}, {names[0]}, {third})"
@@ -147,30 +143,46 @@ class Writer:
         return made
 
 
-def direct(func: Any, args: Any, kwargs: Any) -> Any:
+def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The cheapest way to call an operator with such arguments: a function of the Python API that comes to just that, if any.
 
-    Those parse their arguments in less time than an operator called by its schema takes.
+    Those parse their arguments in less time than an operator called by its schema takes. They are tried on zeros.
     """
     name = func._schema.name.split("::")[1]
-    for place in (api_functions, Tensor):
-        candidate = getattr(place, name, None)
-        if isinstance(candidate, C_FUNCTIONS):
-            probe = Recorder()
+    candidates = [f for f in (getattr(place, name, None) for place in (api_functions, Tensor)) if isinstance(f, C_FUNCTIONS)]
+    if not candidates:
+        return func._op
+    with no_modes(), torch.no_grad():
+        stand_ins: list[Tensor] = []
+        tried = stood_in(args, stand_ins)
+        named = {k: stood_in(v, stand_ins) for k, v in kwargs.items()}
+        for candidate in candidates:
+            probe = Recorder(Names(stand_ins))
+            expected = (
+                [probe.names.referred(a) for a in tried], {k: probe.names.referred(v) for k, v in named.items()},
+            )  # fmt: skip
             try:
-                with no_modes(), probe, torch.no_grad():
-                    candidate(*args, **kwargs)
-            except (TypeError, RuntimeError):
+                with probe:
+                    candidate(*tried, **named)
+            except (TypeError, RuntimeError, IndexError):
                 continue
-            if len(probe.calls) == 1 and probe.calls[0][0] is func and agree(probe.calls[0][1:3], (args, kwargs)):
+            if len(probe.calls) == 1 and probe.calls[0][0] is func and agree(probe.calls[0][1:3], expected):
                 return candidate
     return func._op
 
 
+def stood_in(a: Any, made: list[Tensor]) -> Any:
+    """An argument with zeros in place of what was there."""
+    if isinstance(a, Ref):
+        made.append(torch.empty_strided(a.size, a.stride, dtype=a.dtype, device=a.device).zero_())
+        return made[-1]
+    return [stood_in(x, made) for x in a] if isinstance(a, list) else a
+
+
 def agree(a: Any, b: Any) -> bool:
-    """Whether arguments are the same, tensors by identity."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return a is b
+    """Whether arguments are the same, to the type of numbers."""
+    if isinstance(a, Ref) or isinstance(b, Ref):
+        return isinstance(a, Ref) and isinstance(b, Ref) and a.name == b.name
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(agree(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -178,15 +190,29 @@ def agree(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def written(calls: list[Any], out: Any, leaves: list[Tensor], values: list[Any]) -> Any:
+def freed(operators: list[str], later: str) -> list[str]:
+    """The lines of operators, with what none of the following lines needs let go, as the long way does."""
+    kept = set(_VARIABLE.findall(later))
+    lines: list[str] = []
+    for line in reversed(operators):
+        unused = [name for name in dict.fromkeys(_VARIABLE.findall(line)) if name not in kept]
+        if unused:
+            lines.append(f"del {', '.join(unused)}")
+        kept.update(unused)
+        lines.append(line)
+    return lines[::-1]
+
+
+def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any]) -> Any:
     """A recording as a function of the tensors, the values and the levels of a call."""
     if not isinstance(out, (Traced, tuple, list)):
         raise Unplanned
-    writer = Writer(Source(leaves, values))
-    for func, args, kwargs, made in calls:
-        writer.operator(func, args, kwargs, made)
+    writer = Writer(recorder.names, values)
+    for call in recorder.calls:
+        writer.operator(*call)
     operators, writer.lines = writer.lines, []
     result = writer.result(out)
+    operators = freed(operators, " ".join(writer.lines))
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
     body = (
         "    exclude(PYTHON, True)\n    try:\n" + "".join(f"        {line}\n" for line in operators)
@@ -195,7 +221,7 @@ def written(calls: list[Any], out: Any, leaves: list[Tensor], values: list[Any])
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
     exec(text + f"    return {result}\n", writer.space)
     plan = writer.space["plan"]
-    plan.largest = max((o.numel() for _, _, _, made in calls for o in tree_leaves(made)), default=0)
+    plan.largest = recorder.largest
     return plan
 
 
