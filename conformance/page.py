@@ -14,7 +14,7 @@ from . import records
 from .compare import TOLERANCES
 from .names import KINK, REFUSED, TRANSFORMS
 
-FAMILIES = Path(__file__).parents[1] / "benchmarks" / "families.json"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 NAMES = {t: t.replace("_", " of ") if t.count("_") else t for t in TRANSFORMS}
 SHORT = {"pass": "yes", "none": "-", "torch fails": "torch fails"}
@@ -47,7 +47,7 @@ def write_page(path: Path = PAGE) -> None:
     ours = records.load(records.path_of("pushforward", torch.float64))
     theirs = records.load(records.path_of("torch.func", torch.float64))
     swept = summaries(ours, theirs) + other_precisions() + tolerances() + differences(ours, theirs)
-    swept += failures(ours) + loops(ours) + families()
+    swept += failures(ours) + loops(ours) + families() + attention()
     path.parent.mkdir(exist_ok=True)
     path.write_text(HEAD.format(**ours["about"]) + swept + TABLE + operator_table())
 
@@ -167,19 +167,22 @@ def loops(ours: dict[str, Any]) -> str:
 Operators of the database that warned of a loop over lanes in any transform: {len(slow)}{": " if slow else ""}\
 {", ".join(f"`{name}`" for name in slow)}.
 
-Their results differ in size from lane to lane, so that each lane runs by itself: {", ".join(by_size)}. Kernels that the
-CPU never calls, and that have no rule: {", ".join(elsewhere)}.
+Their results differ in size from lane to lane, so that each lane runs by itself: {", ".join(by_size)}. No rule have, and
+no dense call on the CPU reaches: {", ".join(elsewhere)}.
 """
 
 
 def families() -> str:
     """Batching rules beside the loop, as recorded."""
-    if not FAMILIES.exists():
-        return ""
-    record = json.loads(FAMILIES.read_text())
+    record = json.loads((BENCHMARKS / "families.json").read_text())
     rows = [
         [f["family"], f["rows"], f"{f['mean']:.1f}", f"{f['least']:.1f}", f["least of"].replace(" | ", ", ")]
         for f in record["families"]
+    ]
+    beside = [
+        f"{t['name'].split(' | ', 1)[1].replace(' | ', ', ')} {t['speedups']['torch.func']['median']:.2f}"
+        for t in record["timings"]
+        if "torch.func" in t["speedups"]
     ]
     machine = record["machine"]
     head = ["family", "rows", "geometric mean", "least", "of"]
@@ -188,7 +191,8 @@ def families() -> str:
 
 How many times faster `vmap` (and `vmap(grad)`) is than the stacked Python loop over {record["batch"]} examples in plain
 PyTorch, by family of operators (torch {machine["torch"]}, {machine["processor"]}, one thread, {record["clock"]} time,
-in one process in turn; `python -m benchmarks.families --record` measures again).
+in one process in turn; `./run bench --families --record` measures again). How many times faster than `torch.func.vmap`,
+where that was measured too: {"; ".join(beside)}.
 
 {table(head, rows)}"""
 
@@ -197,3 +201,24 @@ def operator_table() -> str:
     """`pf.coverage()`."""
     rows = [[f"`{r.operator}`", r.kind, r.vmap, r.jvp, r.vjp, r.vjp_vjp] for r in pf.coverage()]
     return table(["ATen operator", "kind", "vmap", "jvp", "vjp", "vjp of vjp"], rows)
+
+
+def attention() -> str:
+    """The peak memory of forward mode through fused attention, as recorded."""
+    record = json.loads((BENCHMARKS / "attention_memory.json").read_text())
+    modes = [key for key, value in record["rows"][-1].items() if key != "length" and isinstance(value, int)]
+    size = lambda row, key: f"{row[key] / 2**20:.0f}" if key in row else ""
+    columns = [name for m in modes for name in (m, f"{m}, written out") if not m.endswith("written out")]
+    rows = []
+    for row in record["rows"]:
+        worst = [row[key] for key in row if key.endswith("difference")]
+        rows.append([row["length"], *(size(row, c) for c in columns), f"{max(worst):.0e}" if worst else ""])
+    head = ["length", *columns, "largest difference"]
+    return f"""
+## Memory of attention
+
+MiB of tensors alive at once above the arguments, for `scaled_dot_product_attention` with {record["heads"]} heads of width
+{record["width"]} in float32, and for the same formula with its matrix of weights; the difference is relative
+(`python -m benchmarks.attention_memory --record` measures again).
+
+{table(head, rows)}"""
