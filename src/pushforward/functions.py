@@ -22,7 +22,8 @@ from .batch.custom import VmapInfo
 from .batch.fallback import run_lanes
 from .batch.level import Batched, BatchLevel
 from .batch.settle import refresh_all
-from .core.level import THREAD, Level, is_grad_enabled
+from .core.carry import adopted
+from .core.level import THREAD, Level, is_grad_enabled, user_stopped_gradient
 from .core.torch_private import NoFunction, pop_mode, push_mode
 from .core.traced import NeedsGraph, Traced
 from .core.transposing import STATE, noticed
@@ -201,7 +202,7 @@ def interpret_dual(cls: Any, level: Any, args: tuple[Any, ...]) -> Any:
     """Value and tangent by the class's own `jvp`, or by transposing its `backward`."""
     primals = [a._primal if type(a) is Dual and a._level is level else a for a in args]
     tangents = [a._tangent if type(a) is Dual and a._level is level else None for a in args]
-    moving = any(t is not None for t in tangents) and is_grad_enabled() and not level.suspended
+    moving = any(t is not None for t in tangents) and not (level.suspended or user_stopped_gradient())
     with below(level):
         primals = lifted(primals, tangents)
         if not moving:
@@ -371,7 +372,7 @@ def mapped_class(cls: Any, size: int, randomness: str, flags: list[bool]) -> Any
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             running = _Running(ctx.kept.level)
-            with running as level:
+            with adopted(), running as level:
                 inner = ctx.kept.context(level, ctx.saved_tensors)
                 given = [batching.wrap(level, g, True) if isinstance(g, Tensor) else g for g in grads]
                 out = cls.backward(inner, *given)
@@ -467,7 +468,8 @@ def hybrid(cls: Any, level: Any) -> Any:
             inner = ctx.inner
             inner._backward = ctx.saved_tensors
             try:
-                return cls.backward(inner, *grads)
+                with adopted():
+                    return cls.backward(inner, *grads)
             finally:
                 inner._backward = ()
 

@@ -17,12 +17,13 @@ from .batch import gradient as lanewise
 from .batch.gradient import payload_level
 from .batch.level import Batched
 from .core import tree
+from .core.carry import run_backward
 from .core.errors import ArgumentError
 from .core.fresh import reach_outside, released, stopped, variable
 from .core.journal import attempt
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
-from .core.torch_private import NoDispatch, NoFunction, mode_count, run_backward
+from .core.torch_private import NoDispatch, NoFunction, mode_count
 from .core.traced import NeedsGraph
 from .forward.level import Dual
 from .ops.safe import nested_reverse

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
+from ..core.carry import run_backward
 from ..core.fresh import give_back, reach_outside
 from ..core.level import THREAD
-from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode, run_backward
+from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode
 from ..core.traced import SPECIAL, NeedsGraph
 from .level import Batched, BatchLevel, wrap
 from .settle import refresh_all

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import torch
 
 from ..core import traced
+from ..core.carry import adopted, elsewhere
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError
 from ..core.fresh import stopped
 from ..core.journal import about_to_write_value
-from ..core.level import Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, taken_off
+from ..core.level import THREAD, Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, taken_off
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
@@ -118,6 +119,9 @@ class BatchLevel(Level, Lanes):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.successor is not None:
             return self.newest().__torch_dispatch__(func, types, args, kwargs)
+        if not THREAD.levels and elsewhere():
+            with adopted():
+                return self.__torch_dispatch__(func, types, args, kwargs)
         e = getattr(func, "_pushforward", None) or entry(func)
         func = e.op
         try:

@@ -63,6 +63,12 @@ excluded_keys = _C._dispatch_tls_local_exclude_set
 # Tells the user's `no_grad` from the engine's own: inside a backward pass the id is not -1.
 graph_task_id = _C._current_graph_task_id
 
+# Objects that the engine takes along to its threads for other devices; what stays when a thread ends would lock it.
+keep_carried = _C._stash_obj_in_tls
+named_carried = _C._get_obj_in_tls
+is_carried = _C._is_key_in_tls
+forget_carried = _C._remove_obj_from_tls
+
 # What `torch.autograd.grad` and `backward` call: taken by name, to switch the user's Python API on around it.
 run_user_backward = torch.autograd.graph._engine_run_backward
 
@@ -151,15 +157,19 @@ __all__ = [
     "custom_operators",
     "excluded_keys",
     "fake_tensor_mode",
+    "forget_carried",
     "function_mode_on",
     "function_modes",
     "functions_on",
     "graph_task_id",
     "has_kernel",
     "included_keys",
+    "is_carried",
+    "keep_carried",
     "key_set_has",
     "make_wrapper",
     "mode_count",
+    "named_carried",
     "nn_functions",
     "no_modes",
     "pop_mode",

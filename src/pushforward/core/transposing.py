@@ -8,7 +8,6 @@ the product would silently lack what was cut.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .carry import CARRIED, adopted, carrying
 from .source import is_library_file
 from .torch_private import EnableFunction, run_user_backward
 from .traced import SPECIAL
@@ -32,21 +32,24 @@ class _State(threading.local):
 
 
 STATE = _State()
+CARRIED.append(STATE)
 CUTS = frozenset(
     {Tensor.detach, torch.detach, Tensor.detach_, Tensor.data.__get__, Tensor.item, Tensor.tolist, Tensor.numpy}
     | {getattr(Tensor, f"__{name}__") for name in ("float", "int", "bool", "array")}
 )
 
 
-class transposing(contextlib.AbstractContextManager):
+class transposing(carrying):
     """A reverse pass that will be transposed."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
         STATE.running += 1
+        super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *_: Any) -> None:
+        super().__exit__()
         STATE.running -= 1
 
 
@@ -80,10 +83,11 @@ def _noticed(cls: Any) -> Any:
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if not STATE.running:
-                return cls.backward(ctx, *grads)
-            with Noticing():
-                return cls.backward(ctx, *grads)
+            with adopted():
+                if not STATE.running:
+                    return cls.backward(ctx, *grads)
+                with Noticing():
+                    return cls.backward(ctx, *grads)
 
     Noticed._pushforward_noticed = Noticed
     Noticed.__name__, Noticed.__qualname__, Noticed.__module__ = cls.__name__, cls.__qualname__, cls.__module__
@@ -98,7 +102,8 @@ def unheard(hook: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
     @functools.wraps(hook)
     def heard(gradient: Tensor) -> Any:
-        return None if STATE.running else hook(gradient)
+        with adopted():
+            return None if STATE.running else hook(gradient)
 
     return heard
 
@@ -112,7 +117,7 @@ def register_hook(x: Tensor, hook: Callable[[Tensor], Any]) -> Any:
 
 
 def _engine(*args: Any, **kwargs: Any) -> Any:
-    with EnableFunction():
+    with EnableFunction(), carrying():
         return run_user_backward(*args, **kwargs)
 
 

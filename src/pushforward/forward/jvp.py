@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from ..core import tree
+from ..core.carry import run_backward
 from ..core.errors import ArgumentError
 from ..core.fresh import give_back, reach_outside, released, stopped, variable
 from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
-from ..core.torch_private import NoFunction, run_backward
+from ..core.torch_private import NoFunction
 from ..core.traced import NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
 from ..ops import families as _families  # noqa: F401  (fills the table)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..core import traced
+from ..core.carry import adopted, elsewhere
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostError, EscapedValueError
 from ..core.fresh import stopped
@@ -112,6 +113,9 @@ class DualLevel(Level):
         return wrap(self, x, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not THREAD.levels and elsewhere():
+            with adopted():
+                return self.__torch_dispatch__(func, types, args, kwargs)
         e = getattr(func, "_pushforward", None) or entry(func)
         func = e.op
         with NoFunction():

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..core.carry import CARRIED
 from ..core.errors import ArgumentWriteError
 from ..core.level import THREAD
 from ..core.source import line_of
@@ -34,6 +35,7 @@ class _Nesting(threading.local):
 
 
 _NESTING = _Nesting()
+CARRIED.append(_NESTING)
 
 
 class nested_differentiation(contextlib.AbstractContextManager):
