@@ -229,3 +229,12 @@ def test_the_wrappers_tell_the_truth():
         return x
 
     pf.jvp(f, (rnd(4, 4),), (rnd(4, 4),))
+
+
+def test_traced_programs_call_operators_by_their_overloads():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, v = rnd(4, 4), rnd(4, 4, seed=1)
+    for name in ("numbers", "values", "powers", "products", "moves", "unary"):
+        program = make_fx(FUNCTIONS[name])(x)
+        torch.testing.assert_close(pf.jvp(program, (x,), (v,)), numbers_of(FUNCTIONS[name], x, v))

@@ -53,6 +53,11 @@ FUNCTIONS = {
         576,
         {"mode": "forward"},
     ),
+    "convolution of few channels": (
+        lambda x: F.avg_pool2d(F.conv2d(x.reshape(1, 1, 16, 16), KERNEL[:4], padding=1).relu(), 4).flatten(),
+        256,
+        {"mode": "forward"},
+    ),
     "tile": (lambda x: x.repeat(2000).sin(), 10, {}),
     "sums": (lambda x: (x.reshape(10, 2000) ** 2).sum(1), 20000, {}),
     "sums in chunks": (lambda x: (x.reshape(10, 2000) ** 2).sum(1), 20000, {"chunk_size": 3}),

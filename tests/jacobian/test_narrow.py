@@ -1,5 +1,7 @@
 """Functions that narrow inside: cut at the narrowest place, and never where the program is not the function."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -29,6 +31,9 @@ def cut_of(f, *leaves):
 def traced(monkeypatch):
     monkeypatch.setattr(planner, "WORTH_TRACING", 0.0)
     monkeypatch.setattr(planner, "WORTH_IMPORTING", 0.0)
+    # So small a function takes microseconds, and which way is best would hang on how busy the machine is.
+    measure = planner.measure
+    monkeypatch.setattr(planner, "measure", lambda problem: dataclasses.replace(measure(problem), seconds=1e-3))
 
 
 def rnd(*shape, seed=2):
@@ -129,3 +134,22 @@ def test_maximum_flow_of_a_small_network():
     ]:
         flow.add(a, b, float(c))
     assert flow.maximum(0, 5, float("inf")) == 23  # Cormen, Leiserson, Rivest, Stein, figure 26.1
+
+
+def test_jacobian_looks_at_every_point_and_a_plan_at_the_first():
+    scale = {"by": 1.0}
+    f = lambda x: narrow(x) * scale["by"]
+    x = rnd(40)
+    plan, jacobian = pf.plan(f, x), pf.jacobian(f)
+    expected = jacobian(x)
+    torch.testing.assert_close(plan(x), expected)
+    value, found, aux = pf.plan(lambda x: (f(x), "aux"), x, has_aux=True).value_and_jacobian(x + 1)
+    torch.testing.assert_close(value, f(x + 1))
+    assert aux == "aux"
+    value, found = plan.value_and_jacobian(x + 1)
+    torch.testing.assert_close(value, f(x + 1))
+    torch.testing.assert_close(found, torch.autograd.functional.jacobian(f, x + 1))
+    scale["by"] = 2.0  # the plan takes what the function captured as it was; `jacobian` looks
+    torch.testing.assert_close(plan(x), expected)
+    with pytest.raises(pf.PatternError, match="not the function any more"):
+        jacobian(x)

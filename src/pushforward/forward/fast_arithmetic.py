@@ -429,6 +429,19 @@ def register() -> None:
     for name in ("matmul", "mv", "mm", "dot", "__matmul__", "__rmatmul__"):
         table[getattr(Tensor, name)] = product
         register_method(name, reversed_product if name == "__rmatmul__" else product)
+    # Traced programs call operators by their overloads.
+    for name, overload in OVERLOADS.items():
+        func = getattr(torch, name)
+        table[getattr(getattr(torch.ops.aten, name), overload)] = called_as(func, table[func])
+
+
+OVERLOADS = dict.fromkeys(UNARY.split(), "default") | dict.fromkeys(("add", "sub", "mul", "div"), "Tensor")
+OVERLOADS |= {"pow": "Tensor_Scalar", "mv": "default", "mm": "default", "dot": "default"}
+
+
+def called_as(func: Any, short: Any) -> Any:
+    """The short way of an overload: that of the function of the Python API."""
+    return lambda _, args: short(func, args)
 
 
 register()

@@ -201,7 +201,8 @@ class JacobianPlan:
         wanted = self.verify and (not self._verified or not self.trusted) if verify is None else verify
         passes = Passes(problem, self.progress())
         if self.mode == "narrow":
-            blocks = self.through_cut(passes)
+            blocks = self.through_cut(passes, check=wanted)
+            self._verified = self._verified or wanted
         elif self.colouring is None:
             blocks = self.dense(passes)
         else:
@@ -229,24 +230,44 @@ class JacobianPlan:
             matrix = passes.reverse(lambda a, b: one_hot(None, outs, a, b), self.m, chunk)
         return cut_dense(problem, matrix)
 
-    def through_cut(self, passes: Passes) -> list[list[Tensor]]:
-        """Blocks from the two parts of a function that narrows inside, checked by one random product."""
+    def through_cut(self, passes: Passes, *, check: bool) -> list[list[Tensor]]:
+        """Blocks from the two parts of a function that narrows inside; `check` compares one random product."""
+        problem = passes.problem
+        outer, inner, outs = self.narrow.factors(problem, self.chunk_size)
+        if check:
+            self.check_factors(passes, outer.detach(), inner.detach())
+        elif problem.has_aux:
+            passes.keep(*problem.of_inputs(*problem.leaves))
+        else:
+            problem.is_tensor, problem.out_spec = self.problem.is_tensor, self.problem.out_spec
+            passes.keep(outs, None)
+        return cut_dense(problem, outer @ inner)
+
+    def check_factors(self, passes: Passes, outer: Tensor, inner: Tensor) -> None:
+        """Compare J₂ (J₁ v) with forward mode for one random v; the function's value is kept.
+
+        Raises:
+            PatternError: they differ.
+        """
+        from ..forward.jvp import jvp
+
         problem = passes.problem
         direction = [torch.randn(x.shape, dtype=x.dtype, device=x.device) for x in problem.leaves]
-        wanted = passes.forward(lambda *_: [d[None] for d in direction], 1, None, turned=False)[0]
-        matrix = self.narrow.jacobian(problem, self.chunk_size)
+        values, moved, aux = jvp(problem.of_inputs, tuple(problem.leaves), tuple(direction), has_aux=True)
+        passes.keep(values, aux)
+        smooth = [t for o, t in zip(values, moved, strict=True) if o.is_floating_point() or o.is_complex()]
         with torch.no_grad():
-            vector = torch.cat([d.reshape(-1) for d in direction])
-            terms = matrix.detach() @ vector.to(matrix.dtype)
-            scale = matrix.detach().abs() @ vector.abs().to(matrix.dtype) + wanted.detach().abs()
-            bad = (terms - wanted.detach()).abs() > scale * torch.finfo(matrix.dtype).eps ** 0.5
+            wanted = torch.cat([t.detach().reshape(-1) for t in smooth])
+            vector = torch.cat([d.reshape(-1) for d in direction]).to(outer.dtype)
+            terms = outer @ (inner @ vector)
+            scale = outer.abs() @ (inner.abs() @ vector.abs()) + wanted.abs()
+            bad = (terms - wanted).abs() > scale * torch.finfo(outer.dtype).eps ** 0.5
         if bool(bad.any()):
             msg = (
                 f"{problem.what}({name_of(problem.func)}): the traced program that was cut at its narrow place "
                 "is not the function any more (a captured value changed, or a branch); make another plan"
             )
             raise PatternError(msg)
-        return cut_dense(problem, matrix)
 
     def outs_smooth(self) -> list[Tensor]:
         """Zero-cost stand-ins for the outputs that have a derivative."""

@@ -24,6 +24,8 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 # Some kernels work on copies of inputs and outputs in a layout of their own: so many times what they read and write.
 WORKSPACE = {"convolution": 1.5, "convolution_backward": 1.5}
+# In that layout channels come in blocks of so many: a vector register's numbers.
+BLOCK = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
 
 
 class OutOfBudgetError(ArgumentError, MemoryError):
@@ -121,7 +123,7 @@ class Meter(TorchDispatchMode):
                     self.storages[storage._cdata] = (storage_reference(storage), size)
                     self.alive += size
                     made += size
-        hidden = 0 if aliases or torch.Tag.pointwise in func.tags else hidden_bytes(func, args, made)
+        hidden = 0 if aliases or torch.Tag.pointwise in func.tags else hidden_bytes(func, args, out, made)
         self.peak = max(self.peak, self.alive + hidden)
         return out
 
@@ -138,11 +140,14 @@ class Meter(TorchDispatchMode):
             self.storages[storage._cdata] = (storage_reference(storage), 0)
 
 
-def hidden_bytes(func: Any, args: tuple[Any, ...], made: int) -> int:
+def hidden_bytes(func: Any, args: tuple[Any, ...], out: Any, made: int) -> int:
     """What a kernel takes beside its outputs: copies of expanded arguments, or of all in a layout of its own."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.layout is torch.strided]
     times = WORKSPACE.get(func.overloadpacket.__name__, 0.0)
     total = times * (made + sum(a.numel() * a.element_size() for a in tensors))
+    if times and isinstance(out, Tensor) and out.device.type == "cpu" and out.dim() > 2 and out.numel():
+        channels = out.shape[1]
+        total = max(total, made / channels * BLOCK * -(-channels // BLOCK))
     for a in tensors:
         if any(s == 0 and n > 1 for n, s in zip(a.shape, a.stride(), strict=True)):
             total += a.numel() * a.element_size()

@@ -5,8 +5,9 @@ the fewest numbers k: a minimum vertex cut, each value weighted by its elements,
 1956; Dinic 1970). J₁ takes k reverse passes through the first part, J₂ k forward passes through the second. A second cut
 could not help: what lies before the cut is done in k passes already, and no other cut has fewer numbers.
 
-A traced program does not know the user's `detach`, `no_grad` or `torch.autograd.Function`, so each run compares one
-random product with the function itself.
+A traced program does not know the user's `detach`, `no_grad` or `torch.autograd.Function`, so a plan compares one
+random product with the function itself, the first time; `jacobian` every time. The product goes through the two
+factors: to read the whole matrix again would take as long as to write it.
 """
 
 from __future__ import annotations
@@ -122,17 +123,27 @@ class Narrow:
     def __init__(self, before: Any, after: Any, width: int, cut: int) -> None:
         self.before, self.after, self.width, self.cut = before, after, width, cut
 
-    def jacobian(self, problem: Problem, chunk: int | None) -> Tensor:
-        """J₂ J₁ as one matrix m × n."""
+    def factors(self, problem: Problem, chunk: int | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """J₂ [m × width], J₁ [width × n], and the outputs of the program."""
         first = Problem(self.before, tuple(range(len(problem.leaves))), tuple(problem.leaves), {}, True, problem.what)
         passes = Passes(first)
-        leaves = problem.leaves
-        cut, carried = self.before(*leaves)
-        ones = [torch.zeros((), dtype=c.dtype, device=c.device).expand(c.shape) for c in cut]
-        inner = passes.reverse(lambda a, b: one_hot(None, ones, a, b), self.width, chunk)
-        positions = tuple(range(len(cut)))
-        second = Problem(self.after, positions, (*cut, *carried), {}, False, problem.what)
-        outer = Passes(second).forward(lambda a, b: one_hot(None, second.leaves, a, b), self.width, chunk, turned=True)
+        ones: list[Tensor] = []
+
+        def seeds(a: int, b: int) -> list[Tensor]:
+            if not ones:
+                ones.extend(torch.zeros((), dtype=c.dtype, device=c.device).expand(c.shape) for c in first.outs)
+            return one_hot(None, ones, a, b)
+
+        inner = passes.reverse(seeds, self.width, chunk)
+        cut, carried = first.outs, passes.aux
+        second = Problem(self.after, tuple(range(len(cut))), (*cut, *carried), {}, False, problem.what)
+        passes = Passes(second)
+        outer = passes.forward(lambda a, b: one_hot(None, second.leaves, a, b), self.width, chunk, turned=True)
+        return outer, inner, second.outs
+
+    def jacobian(self, problem: Problem, chunk: int | None) -> Tensor:
+        """J₂ J₁ as one matrix m × n."""
+        outer, inner, _ = self.factors(problem, chunk)
         return outer @ inner
 
 
