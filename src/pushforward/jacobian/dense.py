@@ -246,6 +246,8 @@ def jacrev(
             if stop - start == 1 or (total <= FEW and sum(o.numel() for o in (*outs, *leaves)) <= SMALL):
                 seeds = [b.unbind(0) for b in basis(chosen, start, stop)]
                 each = [pull_rows(*row) for row in zip(*seeds, strict=True)]
+                if len(each) == 1:
+                    return [g.unsqueeze(0) for g in each[0]]
                 return [torch.stack(column) for column in zip(*each, strict=True)]
             return list(vmap(pull_rows)(*basis(chosen, start, stop)))
 

@@ -70,9 +70,36 @@ reverse_of("hardswish_backward", hardswish_factor, lambda x: ((x > -3) & (x < 3)
 reverse_of("hardshrink_backward softshrink_backward", lambda x, lambd: ((x > lambd) | (x < -lambd)).to(x.dtype))
 row("native_dropout_backward", Elementwise((lambda out, g, mask, scale: mask.to(g.dtype) * scale,)))
 
-# g ↦ g · conj(f'): not complex-linear in the saved value, so written out
-row("sigmoid_backward", Elementwise(), formula=lambda g, out: g * (out * (1 - out)).conj())
-row("tanh_backward", Elementwise(), formula=lambda g, out: g * (1 - out * out).conj())
+
+
+def of_saved(slope: Any) -> Any:
+    """The tangent of g ↦ g · conj(f(y)), with `slope` the derivative of f: dg · conj(f) + g · conj(slope dy), one product of the tangents' size for each."""
+
+    def tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        del level
+        (g, y), (dg, dy) = primals, tangents[:2]
+        moved = None if dg is None else op(dg, y, **kwargs)
+        if dy is not None:
+            part = (slope(y) * dy).conj() * g if y.is_complex() else dy * (slope(y) * g)
+            moved = part if moved is None else moved + part
+        return op(g, y, **kwargs), moved
+
+    return tangent
+
+
+# not complex-linear in the saved value, so not by derivatives
+row(
+    "sigmoid_backward",
+    Elementwise(),
+    formula=lambda g, out: g * (out * (1 - out)).conj(),
+    tangent=of_saved(lambda y: 1 - 2 * y),
+)
+row(
+    "tanh_backward",
+    Elementwise(),
+    formula=lambda g, out: g * (1 - out * out).conj(),
+    tangent=of_saved(lambda y: -2 * y),
+)
 row("silu_backward", Elementwise(), formula=lambda g, x: g * silu_factor(x).conj())
 row("mish_backward", Elementwise(), formula=lambda g, x: g * mish_factor(x))
 row("logit_backward", Elementwise(), formula=lambda g, x, eps=None: g * logit_factor(x, eps))
