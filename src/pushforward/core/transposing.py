@@ -33,8 +33,9 @@ class _State(threading.local):
 
 STATE = _State()
 CARRIED.append(STATE)
+DATA: Any = Tensor.data
 CUTS = frozenset(
-    {Tensor.detach, torch.detach, Tensor.detach_, Tensor.data.__get__, Tensor.item, Tensor.tolist, Tensor.numpy}
+    {Tensor.detach, torch.detach, Tensor.detach_, DATA.__get__, Tensor.item, Tensor.tolist, Tensor.numpy}
     | {getattr(Tensor, f"__{name}__") for name in ("float", "int", "bool", "array")}
 )
 

@@ -184,9 +184,10 @@ def pushed(
         level.stop()
         level.inputs = []
     for given, dual, primal in zip(leaves, duals, primals, strict=True):
-        root = primal if primal is None else dual._primal if dual._cell is None else dual._cell.root[0]
-        if root is not primal:
-            give_back(given, root, not stop)
+        if type(dual) is Dual:
+            root = dual._primal if dual._cell is None else dual._cell.root[0]
+            if root is not primal:
+                give_back(given, root, not stop)
     for k, o in enumerate(outs):
         if is_loose(o):
             pairs[k] = tuple(None if v is None else known_below(v) for v in pairs[k])
