@@ -19,7 +19,8 @@ from .lanes import in_front, merged, parted, some_lanes
 from .table import row
 
 Tensor = torch.Tensor
-BLOCK = 256
+BLOCK, NARROWEST = 256, 32  # keys at a time
+SCORES = 1 << 17  # scores at a time, where that is no fewer keys
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -68,9 +69,10 @@ class Scores:
         self.rows = torch.arange(q.shape[-2], device=q.device)[:, None] if causal else None
 
     def blocks(self) -> list[slice]:
-        """The keys, block by block."""
-        total = self.k.shape[-2]
-        return [slice(start, min(start + BLOCK, total)) for start in range(0, total, BLOCK)]
+        """The keys, block by block: as many as keep a block of scores small beside the kernel's own results."""
+        total, queries = self.k.shape[-2], math.prod(self.q.shape[:-1])
+        width = min(max(SCORES // max(queries, 1), NARROWEST), BLOCK)
+        return [slice(start, min(start + width, total)) for start in range(0, total, width)]
 
     def mask_of(self, block: slice) -> Tensor | None:
         """The mask's columns of a block."""
@@ -111,11 +113,13 @@ def online(
         new = top if peak is None else torch.maximum(peak, top)
         level = torch.where(new == -math.inf, 0, new).to(s.dtype)  # a row without keys so far
         p = (s - level).exp()  # pyright: ignore[reportArgumentType]
+        del s
         vb = v[..., block, :]
         ds = score_tangent(scores, block, dq, dk, dmask)
-        terms: list[Any] = [p.sum(-1, keepdim=True), p @ vb]
-        terms.append((p * ds).sum(-1, keepdim=True) if ds is not None else None)
-        part = None if ds is None else (p * ds) @ vb  # pyright: ignore[reportArgumentType]
+        ds = None if ds is None else p * ds
+        terms: list[Any] = [p.sum(-1, keepdim=True), p @ vb, None if ds is None else ds.sum(-1, keepdim=True)]
+        part = None if ds is None else ds @ vb
+        del ds
         if dv is not None:
             push = p @ dv[..., block, :]
             part = push if part is None else part + push
