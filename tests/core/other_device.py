@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_map
 
 import pushforward as pf
 
-torch.utils.backend_registration._setup_privateuseone_for_python_backend("another")
 MAIN = threading.get_ident()
 ELSEWHERE = set()
 
@@ -106,6 +105,7 @@ WAYS = {
 
 
 def main():
+    torch.utils.backend_registration._setup_privateuseone_for_python_backend("another")
     warnings.simplefilter("ignore")
     x = torch.tensor([0.3, 0.7, -0.2], dtype=torch.float64)
     v = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
