@@ -107,18 +107,31 @@ def vmap(
             leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)
         else:
             leaves, spec, dims = list(args), None, [0] * len(args)
-        try:
-            with attempt():
-                out = run(settings, leaves, spec, dims, size)
-        except NeedsGraph as found:
-            if not found.began_in(settings):
-                raise
-            out = run(settings._replace(open_graph=True), leaves, spec, dims, size)
-        if user_stopped_gradient():
-            return tree.map_leaves(lambda o: stopped(o) if isinstance(o, Tensor) else o, out)
-        return out
+        return ran(settings, leaves, spec, dims, size)
 
     return mapped
+
+
+def ran(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> Any:
+    """The result of a call, once its arguments are read."""
+    try:
+        with attempt():
+            out = run(settings, leaves, spec, dims, size)
+    except NeedsGraph as found:
+        if not found.began_in(settings):
+            raise
+        out = run(settings._replace(open_graph=True), leaves, spec, dims, size)
+    if user_stopped_gradient():
+        return tree.map_leaves(lambda o: stopped(o) if isinstance(o, Tensor) else o, out)
+    return out
+
+
+def over_rows(func: Callable[..., Any], rows: list[Tensor], randomness: str = "error") -> Any:
+    """`vmap(func, randomness=randomness)(*rows)`, for callers of our own that have nothing to check."""
+    size = plain_size(tuple(rows))
+    if size < 0:
+        return vmap(func, randomness=randomness)(*rows)
+    return ran(Settings(func, 0, randomness, None, "split", None), rows, None, [0] * len(rows), size)
 
 
 def plain_size(args: tuple[Any, ...]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..batch.vmap import vmap
+from ..batch.vmap import over_rows, vmap
 from ..batch.work import FIRST
 from ..core import tree
 from ..core.errors import ArgumentError
@@ -140,10 +140,14 @@ def jacfwd(
 
         def push(*directions: Tensor) -> Any:
             _, moved, aux = jvp(of_inputs, tuple(leaves), directions, has_aux=True)
+            if not has_aux:
+                return moved
             flat, found["aux_spec"] = tree.flat(aux)
             return moved, flat
 
         def columns(start: int, stop: int) -> list[Tensor]:
+            if not has_aux:
+                return over_rows(push, basis(leaves, start, stop), randomness)
             moved, aux = vmap(push, out_dims=(0, FIRST), randomness=randomness)(*basis(leaves, start, stop))
             found["aux"] = aux
             return moved
@@ -151,9 +155,15 @@ def jacfwd(
         total = sum(x.numel() for x in leaves)
         moved = in_chunks(columns, total, chunk_size)
         blocks = []
+        sizes = [x.numel() for x in leaves]
         for m in moved:
-            parts = [p.movedim(0, -1) for p in m.split([x.numel() for x in leaves])]
-            blocks.append([p.reshape((*p.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)])
+            parts = [p.movedim(0, -1) for p in (m.split(sizes) if len(sizes) > 1 else (m,))]
+            blocks.append(
+                [
+                    p if x.dim() == 1 else p.reshape((*p.shape[:-1], *x.shape))
+                    for p, x in zip(parts, leaves, strict=True)
+                ]
+            )
         made = assembled(blocks, found, spec, argnums)
         return (made, tree.unflatten(found["aux"], found["aux_spec"])) if has_aux else made
 
@@ -249,12 +259,12 @@ def jacrev(
                 if len(each) == 1:
                     return [g.unsqueeze(0) for g in each[0]]
                 return [torch.stack(column) for column in zip(*each, strict=True)]
-            return list(vmap(pull_rows)(*basis(chosen, start, stop)))
+            return list(over_rows(pull_rows, basis(chosen, start, stop)))
 
         rows = in_chunks(rows_of, total, chunk_size) if total else [x.new_zeros((0, *x.shape)) for x in leaves]
         by_output: dict[int, list[Tensor]] = {}
         sizes = [o.numel() for o in chosen]
-        cut = [r.split(sizes) for r in rows]
+        cut = [r.split(sizes) if len(sizes) > 1 else (r,) for r in rows]
         for j, k in enumerate(smooth):
             by_output[k] = [c[j].reshape((*outs[k].shape, *x.shape)) for c, x in zip(cut, leaves, strict=True)]
             if turned and not outs[k].is_complex():
