@@ -63,7 +63,7 @@ _SEQUENCE_OF: dict[int, type] = {}  # by identity of the spec: what to make of t
 def flat(tree: Any) -> tuple[list[Any], TreeSpec]:
     """Leaves and structure of `tree`; dataclasses are taken apart too."""
     kind = type(tree)
-    if isinstance(tree, torch.Tensor):
+    if kind in _PLAIN_LEAVES or isinstance(tree, torch.Tensor):
         return [tree], LEAF
     if kind is tuple or kind is list:
         for value in tree:
