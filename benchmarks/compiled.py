@@ -47,6 +47,8 @@ ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "benchmarks" / "recorded_compiled.json"
 PAGE = ROOT / "docs" / "benchmarks-compiled.md"
 PICTURE = ROOT / "docs" / "benchmarks-compiled.png"
+FRAGILE = ("torch.func eager", "torch.compile")
+"""The sides that, where they refuse, can leave levels of theirs running: nothing is measured after that in one process."""
 TOLERANCE = {"float32": 3e-4, "float64": 1e-9}
 
 
@@ -95,7 +97,8 @@ def sides_of(work: Work, wanted: tuple[str, ...]) -> dict[str, Callable[[], Call
         own = tree_map(jnp.asarray, arrays)
         made["jax.jit"] = lambda: waiting(jax, jax.jit(work.jax(jax, jnp)), own)
         made["jax eager"] = lambda: waiting(jax, work.jax(jax, jnp), own)
-    return {side: made[side] for side in SIDES if side in made and side in wanted}
+    order = [s for s in SIDES if s not in FRAGILE] + list(FRAGILE)
+    return {side: made[side] for side in order if side in made and side in wanted}
 
 
 def waiting(jax: Any, call: Callable[..., Any], arguments: Any) -> Callable[[], Any]:
@@ -187,16 +190,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="REGEX", default="", help="workloads whose name matches")
     parser.add_argument("--sides", metavar="REGEX", default="", help="sides whose name matches; ours always runs")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--both", action="store_true", help="every workload in float32 and in float64")
+    parser.add_argument("--dtypes", choices=("own", "other", "both"), default="own", help="of each workload")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers here")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables here")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write the picture here")
     parser.add_argument("--record", action="store_true", help="all of that, at the places in this repository")
-    parser.add_argument("--read", metavar="FILE", type=Path, help="measure nothing: the numbers are here")
+    parser.add_argument("--read", metavar="FILE", type=Path, nargs="+", help="measure nothing: the numbers are here")
+    parser.add_argument("--after", type=int, default=0, help="so many results are in the file of --json already")
+    parser.add_argument("--refused", type=json.loads, default={}, help="sides that the next workload is measured without")
+    argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
     if options.record:
         options.json, options.markdown, options.plot = RECORDED, PAGE, PICTURE
-    results = read(options.read) if options.read else measured(options)
+    results = [r for path in options.read for r in read(path)] if options.read else measured(options, argv)
     written = text(results)
     print(written)
     if options.markdown:
@@ -214,21 +220,30 @@ def read(path: Path) -> list[Result]:
     return results
 
 
-def measured(options: argparse.Namespace) -> list[Result]:
-    """Measure what was asked for; the numbers so far are written after each workload."""
+def measured(options: argparse.Namespace, argv: list[str]) -> list[Result]:
+    """Measure what was asked for; the numbers so far are written after each workload.
+
+    Where a fragile side refuses, a new process goes on, and measures the workload without it.
+    """
     warnings.simplefilter("ignore")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     wanted = tuple(s for s in SIDES if s == OURS or re.search(options.sides, s))
     works = [w for w in WORKS if re.search(options.only, w.name)]
-    if options.both:
-        other = {"float32": "float64", "float64": "float32"}
-        works += [replace(w, dtype=other[w.dtype]) for w in works]
+    other = {"float32": "float64", "float64": "float32"}
+    others = [replace(w, dtype=other[w.dtype]) for w in works]
+    works = {"own": works, "other": others, "both": works + others}[options.dtypes]
     warm_up(wanted)
-    results = []
-    for k, work in enumerate(works):
-        results.append(measure(work, QUICK if options.quick else EFFORT, wanted))
-        r = results[-1]
+    results = read(options.json)[: options.after] if options.after else []
+    refused = options.refused
+    for k, work in enumerate(works[options.after :], options.after):
+        r = measure(work, QUICK if options.quick else EFFORT, tuple(s for s in wanted if s not in refused))
+        r.refusals |= refused
+        if options.json and set(FRAGILE) & (set(r.refusals) - set(refused)):
+            again = ["--after", str(k), "--refused", json.dumps(r.refusals)]
+            os.execv(sys.executable, [sys.executable, "-m", "benchmarks.compiled", *argv, *again])
+        refused = {}
+        results.append(r)
         shown = ", ".join(f"{s} {v.median:.1f}" for s, v in r.microseconds.items())
         print(f"[{k + 1}/{len(works)}] {r.name} ({r.dtype}): {r.status}: {shown}; {r.refusals or ''}", file=sys.stderr, flush=True)
         if options.json:

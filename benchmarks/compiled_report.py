@@ -147,7 +147,7 @@ def page(written: str, picture: Path | None) -> str:
     shown = f"![Speed of compiled programs]({picture.name})\n\n" if picture else ""
     return (
         "# Benchmarks of compiled programs\n\n"
-        f"Made by `python -m benchmarks.compiled --both --record` ({versions}; one thread, one core, processor time; the "
+        f"Made by `python -m benchmarks.compiled --dtypes both --record` ({versions}; one thread, one core, processor time; the "
         "sides by turns in one process, their results compared before anything is timed). What is measured, and the reasons "
         f"for what is behind, are told in [Programs](programs.md#measured).\n\n{shown}{written}"
     )
