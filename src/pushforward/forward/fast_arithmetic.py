@@ -8,11 +8,20 @@ import torch
 import torch.nn.functional as F
 
 from ..core.level import recorded_below
-from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, NoFunction, set_key_excluded
+from ..core.torch_private import (
+    PYTHON_KEY,
+    SNAPSHOT_KEY,
+    NoFunction,
+    function_mode_on,
+    functions_on,
+    make_wrapper,
+    set_key_excluded,
+)
 from ..core.traced import NotFast
 from ..ops.kinds import Elementwise
 from ..ops.table import ROWS
 from .fast import (
+    SWAPPED,
     compute,
     like,
     meta_of,
@@ -128,41 +137,36 @@ def general(tangent_of: Any) -> Any:
     return short
 
 
-def binary(lean: Any, tangent_of: Any) -> Any:
-    """The short way of an arithmetic operator; `lean(x, dx, y, dy)` where the operands are plain, of one size and dtype.
+def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
+    """The short way of an arithmetic operator, and that of its method.
 
-    There y may be a number, or a tensor without a tangent.
+    `lean(x, dx, y, dy)` is for plain operands of one size and dtype; y may be a number, or have no tangent.
     """
     others = general(tangent_of)
 
-    def short(func: Any, args: tuple[Any, ...]) -> Any:
-        if len(args) != 2:
-            return None
-        x, y = args
-        if type(x) is not Dual:
-            return others(func, args)
+    def core(x: Any, y: Any) -> Any:
         level, p, dp = x._level, x._primal, x._tangent
         if type(p) is not Tensor or type(dp) is not Tensor or not ready(level):
-            return others(func, args)
+            return None
         meta = x._meta or meta_of(x)
         if not meta:
-            return others(func, args)
+            return None
         kind, dq = type(y), None
         if kind is Dual:
             q, dq = y._primal, y._tangent
             if y._level is not level or type(q) is not Tensor or type(dq) is not Tensor:
-                return others(func, args)
+                return None
             other = y._meta or meta_of(y)
             if other is not meta and (not other or other[5] is not meta[5] or other[1] != meta[1]):
-                return others(func, args)
+                return None
         elif kind is float or kind is int:
             q = number(y, meta)
         elif kind is Tensor:
             q = y
             if q.dtype is not meta[5] or q.shape != meta[1] or not q.is_contiguous() or not recorded_below(level, q):
-                return others(func, args)
+                return None
         else:
-            return others(func, args)
+            return None
         set_key_excluded(PYTHON_KEY, True)
         set_key_excluded(SNAPSHOT_KEY, True)
         try:
@@ -170,9 +174,34 @@ def binary(lean: Any, tangent_of: Any) -> Any:
         finally:
             set_key_excluded(PYTHON_KEY, False)
             set_key_excluded(SNAPSHOT_KEY, False)
-        return like(level, out, t, meta)
+        made: Any = make_wrapper(*meta)  # as `like`, which is called too often to be called
+        made._primal, made._tangent, made._level, made._meta = out, t, level, meta
+        return made
 
-    return own_code(short)
+    core = own_code(core)
+
+    def short(func: Any, args: tuple[Any, ...]) -> Any:
+        if len(args) != 2:
+            return None
+        x, y = args
+        out = core(x, y) if type(x) is Dual else None
+        return others(func, args) if out is None else out
+
+    def method_of(original: Any, swapped: Any) -> Any:
+        def call(self: Any, other: Any) -> Any:
+            if functions_on() and not function_mode_on():
+                out = core(self, other)
+                if out is None:
+                    out = others(original, (self, other))
+                if out is not None:
+                    return out
+            if swapped is not None and isinstance(other, Tensor):
+                return swapped(other, self)
+            return original(self, other)
+
+        return own_code(call)
+
+    return short, method_of
 
 
 def of_product(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
@@ -263,8 +292,8 @@ def power(func: Any, args: tuple[Any, ...]) -> Any:
                 set_key_excluded(SNAPSHOT_KEY, True)
                 try:
                     # Squares and cubes are products in torch's kernel too.
-                    out = p * p if n == 2 else p**n
                     slope = p if n == 2 else p * p if n == 3 else p ** (n - 1)
+                    out = slope * p if n == 2 or n == 3 else p**n
                     t = (t * slope).mul_(number(n, meta))
                 finally:
                     set_key_excluded(PYTHON_KEY, False)
@@ -290,7 +319,7 @@ def of_reciprocal(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> T
     return -(dx * out) / x
 
 
-_reciprocal = binary(lean_reciprocal, of_reciprocal)
+_reciprocal, _ = binary(lean_reciprocal, of_reciprocal)
 
 
 def reciprocal(func: Any, args: tuple[Any, ...]) -> Any:
@@ -356,7 +385,8 @@ def product(func: Any, args: tuple[Any, ...]) -> Any:
     a, b = args
     if type(b) is Dual and type(a) is Tensor:
         level, p, t = b._level, b._primal, b._tangent
-        if type(p) is Tensor and type(t) is Tensor and ready(level) and recorded_below(level, a):
+        plain = type(p) is Tensor and type(t) is Tensor and ready(level)
+        if plain and (not a.requires_grad or recorded_below(level, a)):
             set_key_excluded(PYTHON_KEY, True)
             set_key_excluded(SNAPSHOT_KEY, True)
             try:
@@ -390,7 +420,7 @@ mapped_product = general(of_matmul)
 def reversed_product(func: Any, args: tuple[Any, ...]) -> Any:
     """`plain @ dual`, which comes to the dual number first."""
     del func
-    return product(torch.matmul, args[::-1])
+    return product(torch.matmul, (args[1], args[0]))
 
 
 def register() -> None:
@@ -402,27 +432,28 @@ def register() -> None:
             table[getattr(torch, name)] = table[getattr(Tensor, name)] = short = unary(kind.derivatives[0], kind.kernel)
             register_method(name, short)
     table[F.relu] = table[torch.relu]
-    both_ways = {
-        "add": binary(lean_add, of_sum(1, 1)),
-        "sub": binary(lean_sub, of_sum(1, -1)),
-        "mul": binary(lean_product, of_product),
-        "div": binary(lean_quotient, of_quotient),
-        "pow": power,
-    }
-    operators = {"div": "__truediv__"}
-    for name, short in both_ways.items():
-        for key in (name, operators.get(name, f"__{name}__")):
-            table[getattr(Tensor, key)] = short
-            register_method(key, short)
-        table[getattr(torch, name)] = short
-    for key, short in (
-        ("__radd__", both_ways["add"]),
-        ("__rmul__", both_ways["mul"]),
-        ("__rsub__", binary(lean_rsub, of_sum(-1, 1))),
-        ("__rtruediv__", reciprocal),
+    for name, reflected, (short, method_of) in (
+        ("add", "__radd__", binary(lean_add, of_sum(1, 1))),
+        ("sub", "", binary(lean_sub, of_sum(1, -1))),
+        ("mul", "__rmul__", binary(lean_product, of_product)),
+        ("div", "", binary(lean_quotient, of_quotient)),
+        ("rsub", "__rsub__", binary(lean_rsub, of_sum(-1, 1))),
     ):
+        operator = {"div": "__truediv__"}.get(name, f"__{name}__")
+        for key in (name, operator, reflected):
+            if not hasattr(Tensor, key):
+                continue
+            table[getattr(Tensor, key)] = short
+            if key == name:
+                register_method(key, short)
+            else:
+                swapped = getattr(Tensor, SWAPPED[key]) if key == reflected else None
+                setattr(Dual, key, method_of(getattr(Tensor, key), swapped))
+        table[getattr(torch, name)] = short
+    for key, short in (("pow", power), ("__pow__", power), ("__rtruediv__", reciprocal)):
         table[getattr(Tensor, key)] = short
         register_method(key, short)
+    table[torch.pow] = power
     table[F.linear] = linear
     for func in (torch.matmul, torch.mv, torch.mm, torch.dot):
         table[func] = product

@@ -14,6 +14,8 @@ from .kinds import Constant, Elementwise, ElementwiseBilinear, ElementwiseLinear
 from .table import row
 
 aten = torch.ops.aten
+TANH_BACKWARD, SIGMOID_BACKWARD = aten.tanh_backward.default, aten.sigmoid_backward.default
+THRESHOLD_BACKWARD, GELU_BACKWARD = aten.threshold_backward.default, aten.gelu_backward.default
 
 
 def unary(names: str, derivative: object, kernel: object = None) -> None:
@@ -29,7 +31,7 @@ unary("acos", lambda out, x: -(1 - x * x).rsqrt())
 unary("atan", lambda out, x: (x * x + 1).reciprocal())
 unary("sinh", lambda out, x: x.cosh())
 unary("cosh", lambda out, x: x.sinh())
-unary("tanh", lambda out, x: 1 - out * out, lambda t, out, x: aten.tanh_backward.default(t, out))
+unary("tanh", lambda out, x: 1 - out * out, lambda t, out, x: TANH_BACKWARD(t, out))
 unary("asinh", lambda out, x: (x * x + 1).rsqrt())
 unary("acosh", lambda out, x: (x - 1).rsqrt() * (x + 1).rsqrt())
 unary("atanh", lambda out, x: (1 - x * x).reciprocal())
@@ -44,7 +46,7 @@ unary("sqrt", lambda out, x: (2 * out).reciprocal())
 unary("rsqrt", lambda out, x: -0.5 * out * out * out)
 unary("reciprocal", lambda out, x: -out * out)
 unary("square", lambda out, x: 2 * x)
-unary("sigmoid", lambda out, x: out * (1 - out), lambda t, out, x: aten.sigmoid_backward.default(t, out))
+unary("sigmoid", lambda out, x: out * (1 - out), lambda t, out, x: SIGMOID_BACKWARD(t, out))
 unary("log_sigmoid", lambda out, x: torch.sigmoid(-x))
 unary("erf", lambda out, x: (2 / math.sqrt(math.pi)) * (-x * x).exp())
 unary("erfc", lambda out, x: (-2 / math.sqrt(math.pi)) * (-x * x).exp())
@@ -57,7 +59,7 @@ unary("special_entr", lambda out, x: -x.log() - 1)
 unary("lgamma", lambda out, x: torch.digamma(x))
 unary("digamma", lambda out, x: torch.polygamma(1, x))
 unary("i0", lambda out, x: torch.special.i1(x))
-unary("relu", lambda out, x: (out > 0).to(out.dtype), lambda t, out, x: aten.threshold_backward.default(t, out, 0))
+unary("relu", lambda out, x: (out > 0).to(out.dtype), lambda t, out, x: THRESHOLD_BACKWARD(t, out, 0))
 unary("relu6", lambda out, x: ((x > 0) & (x < 6)).to(out.dtype))
 unary("deg2rad", lambda out, x: math.pi / 180)
 unary("rad2deg", lambda out, x: 180 / math.pi)
@@ -80,7 +82,7 @@ unary("threshold", lambda out, x, threshold, value: (x > threshold).to(out.dtype
 unary(
     "gelu",
     lambda out, x, approximate="none": gelu_factor(x, approximate),
-    lambda t, out, x, approximate="none": aten.gelu_backward.default(t, x, approximate=approximate),
+    lambda t, out, x, approximate="none": GELU_BACKWARD(t, x, approximate=approximate),
 )
 
 
