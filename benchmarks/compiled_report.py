@@ -197,10 +197,10 @@ def draw(results: list[Result], path: str | Path) -> None:
     panel.set_xlabel("times as fast (log scale; 1 = the same speed)", fontsize=9)
     means = [f"{m:.1f} times {side}" for side in COLOURS if (m := mean(results, side))]
     panel.set_title("Programs of pushforward.compile: how many times as fast?\nGeometric mean: " + ", ".join(means), fontsize=11)
-    panel.legend(loc="lower right", frameon=False, fontsize=9)
     for edge in ("top", "right", "left"):
         panel.spines[edge].set_visible(False)
     panel.tick_params(axis="y", length=0)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.9 / figure.get_figheight()), ncols=2, frameon=False, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 import pushforward as pf
-from benchmarks import compiled_report, lanes
+from benchmarks import compiled, compiled_report, lanes
 from benchmarks.by_hand import Functional, PlainAutograd
 from benchmarks.compiled import difference, peak_of_tensors
 from benchmarks.compiled_report import OURS, Result
@@ -53,6 +53,38 @@ def test_the_report_of_compiled_programs(tmp_path):
     pytest.importorskip("matplotlib")
     compiled_report.draw(results, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+class Gone(Exception):
+    pass
+
+
+def test_a_new_process_goes_on_where_a_side_refused(tmp_path, monkeypatch, capsys):
+    started, measured = [], []
+
+    def measure(work, effort, wanted):
+        measured.append((work.name, wanted))
+        refuses = work.name == "b" and "torch.compile" in wanted
+        return Result(work.name, "small", "float32", refusals={"torch.compile": "no"} if refuses else {})
+
+    def execv(path, arguments):
+        started.append(arguments)
+        raise Gone
+
+    works = [dataclasses.replace(WORKS[0], name=name) for name in "abc"]
+    monkeypatch.setattr(compiled, "WORKS", works)
+    monkeypatch.setattr(compiled, "measure", measure)
+    monkeypatch.setattr(compiled, "warm_up", lambda wanted: None)
+    monkeypatch.setattr(compiled.os, "execv", execv)
+    monkeypatch.setattr(compiled.os, "sched_setaffinity", lambda *_: None, raising=False)
+    out = str(tmp_path / "numbers.json")
+    with pytest.raises(Gone):
+        compiled.main(["--json", out])
+    assert compiled.main(started[0][3:]) == 0
+    assert [r.name for r in compiled.read(tmp_path / "numbers.json")] == ["a", "b", "c"]
+    assert [name for name, _ in measured] == ["a", "b", "b", "c"]
+    assert ["torch.compile" in wanted for _, wanted in measured] == [True, True, False, True]
+    assert compiled.read(tmp_path / "numbers.json")[1].refusals == {"torch.compile": "no"}
 
 
 def test_the_sides_of_a_split_agree():
