@@ -19,6 +19,7 @@ from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import (
     PYTHON_KEY,
     SNAPSHOT_KEY,
+    NoDispatch,
     autocast_on,
     function_mode_on,
     functions_on,
@@ -136,7 +137,7 @@ def kept_number(value: Any, dtype: torch.dtype) -> Any:
         return value
     if len(_NUMBERS) >= 256:
         _NUMBERS.clear()
-    with torch.inference_mode(False):
+    with NoDispatch(), torch.inference_mode(False):
         made = _NUMBERS[value, dtype] = torch.tensor(value, dtype=dtype, device="cpu")
     return made
 
