@@ -21,6 +21,7 @@ _C = torch._C
 push_mode = _C._push_on_torch_dispatch_stack
 pop_mode = _C._pop_torch_dispatch_stack
 mode_count = _C._len_torch_dispatch_stack
+mode_at = _C._get_dispatch_stack_at
 
 # A generator's state is no value of a level.
 no_modes = torch.utils._python_dispatch._disable_current_modes
@@ -71,6 +72,9 @@ forget_carried = _C._remove_obj_from_tls
 
 # What `torch.autograd.grad` and `backward` call: taken by name, to switch the user's Python API on around it.
 run_user_backward = torch.autograd.graph._engine_run_backward
+
+# Hooks that pack saved tensors see what is computed on the way: it must then be computed as it always is, and once.
+saved_hooks = _C._autograd._top_saved_tensors_default_hooks
 
 # Names the node whose backward is running, for the errors of `debug_nans`.
 current_node = _C._current_autograd_node
@@ -168,6 +172,7 @@ __all__ = [
     "keep_carried",
     "key_set_has",
     "make_wrapper",
+    "mode_at",
     "mode_count",
     "named_carried",
     "nn_functions",
@@ -178,6 +183,7 @@ __all__ = [
     "register_builtin",
     "run_backward",
     "run_user_backward",
+    "saved_hooks",
     "set_code_exec_strategy",
     "set_conj",
     "set_key_excluded",

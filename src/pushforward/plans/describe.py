@@ -1,7 +1,7 @@
 """What the operators behind a call depend on, as a key: structure, sizes, dtypes, levels, and every other argument by value.
 
 A tensor counts by its sizes, strides, dtype, device and whether it requires grad, never by its numbers: a call that reads numbers is
-not planned at all (see `record`).
+not planned at all (see `record`). No argument's part of a key begins as another kind's does, so that two calls with one key are alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add(a: Any, key: list[Any], leaves: list[Tensor], values: list[Any], levels:
         depth = level.depth
         if depth > len(levels) or levels[depth - 1] is not level:
             return False
-        key.append(depth if a._mapped else -depth)
+        key += (Batched, depth if a._mapped else -depth)
         values.append(a)
         p = a._payload
         if type(p) is Tensor:
@@ -59,8 +59,7 @@ def add(a: Any, key: list[Any], leaves: list[Tensor], values: list[Any], levels:
         if depth > len(levels) or levels[depth - 1] is not level:
             return False
         tangent = a._tangent
-        key.append(depth)
-        key.append(tangent is None)
+        key += (Dual, depth, tangent is None)
         values.append(a)
         return add(a._primal, key, leaves, values, levels) and (
             tangent is None or add(tangent, key, leaves, values, levels)

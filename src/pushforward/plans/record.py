@@ -6,6 +6,8 @@ on them, constants made on the way, warnings, decisions between lanes.
 
 from __future__ import annotations
 
+import threading
+import warnings
 import weakref
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import torch
 from ..batch.level import Batched
 from ..core.cell import STOP
 from ..core.level import THREAD, is_grad_enabled
-from ..core.torch_private import TorchDispatchMode, mode_count, pop_mode, push_mode, tree_leaves
+from ..core.torch_private import TorchDispatchMode, mode_at, mode_count, pop_mode, push_mode, tree_leaves
 from ..forward.level import Dual
 
 Tensor = torch.Tensor
@@ -24,6 +26,9 @@ _UNPLANNED = frozenset(
     {"_local_scalar_dense", "lift_fresh", "_efficientzerotensor", "as_strided", "as_strided_copy", "as_strided_scatter"}
 )
 _BAD_TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+KNOWN = 1  # of a level's `hidden`, while a call is recorded: true from before
 
 
 class Unplanned(Exception):
@@ -92,6 +97,7 @@ class Recorder(TorchDispatchMode):
         self.calls: list[tuple[Any, Any, dict[str, Any], Any]] = []  # operator, arguments, names of the results
         self.good = True
         self.largest = 0
+        self.hidden: list[int] = []  # levels whose function was found to capture what requires grad
         self.grad_mode = is_grad_enabled()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,6 +117,7 @@ class Recorder(TorchDispatchMode):
             or self.grad_mode is not is_grad_enabled()
             or func._schema.is_mutable
             or name in _UNPLANNED
+            or func.namespace != "aten"
             or ("batch_norm" in name and any(a is True for a in args))  # writes statistics, and its schema does not say so
             or (any(tag in func.tags for tag in _BAD_TAGS) and not places_only(func, args))
             or not all(isinstance(o, Tensor) and o.layout is torch.strided for o in results)
@@ -130,10 +137,44 @@ def state_of(levels: list[Any]) -> tuple[Any, ...]:
         THREAD.unrepeatable,
         len(THREAD.levels),
         *[
-            (id(v), v.tracked, v.hidden, v.complex, v.suspended, v.successor is None, v.open_graph, v.payload_graphs)
+            (id(v), v.tracked, v.complex, v.suspended, v.successor is None, v.open_graph, v.payload_graphs)
             for v in levels
         ],
     )
+
+
+class warnings_counted:
+    """Meanwhile a Python function's warning makes the call one that cannot be repeated."""
+
+    lock = threading.Lock()
+    users = 0
+    warn: Any = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not warnings_counted.users:
+                warnings_counted.warn, warnings.warn = warnings.warn, counting
+            warnings_counted.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            warnings_counted.users -= 1
+            if not warnings_counted.users and warnings.warn is counting:
+                warnings.warn = warnings_counted.warn
+
+
+def counting(message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> None:
+    """`warnings.warn`, counted."""
+    THREAD.unrepeatable += 1
+    warnings_counted.warn(message, category, stacklevel + 1, *args, **kwargs)
+
+
+def off_and_on(modes: Any) -> None:
+    """The modes that are on taken off, and these put on."""
+    for _ in range(mode_count()):
+        pop_mode(None)
+    for mode in modes:
+        push_mode(mode)
 
 
 def recorded(call: Any, func: Any, args: Any, kwargs: Any, leaves: list[Tensor]) -> tuple[Any, Recorder | None]:
@@ -141,16 +182,18 @@ def recorded(call: Any, func: Any, args: Any, kwargs: Any, leaves: list[Tensor])
     levels = list(THREAD.levels)
     before = state_of(levels)
     recorder = Recorder(Names(leaves))
-    modes = [pop_mode(None) for _ in range(mode_count())]
-    for mode in (recorder, *reversed(modes)):
-        push_mode(mode)
+    for v in levels:
+        v.hidden = v.hidden and KNOWN
+    modes = [mode_at(k) for k in range(mode_count())]
     try:
-        out = call(func, args, kwargs)
+        with warnings_counted():
+            off_and_on((recorder, *modes))
+            out = call(func, args, kwargs)
     finally:
-        now = [pop_mode(None) for _ in range(mode_count())]
-        for mode in reversed(now):
-            if mode is not recorder:
-                push_mode(mode)
+        off_and_on(modes)
+        recorder.hidden = [k for k, v in enumerate(levels) if v.hidden is True]
+        for v in levels:
+            v.hidden = bool(v.hidden)
     return out, recorder if recorder.good and before == state_of(levels) else None
 
 

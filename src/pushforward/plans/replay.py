@@ -10,7 +10,7 @@ import torch
 
 from ..core import traced
 from ..core.level import THREAD, is_grad_enabled
-from ..core.torch_private import autocast_on, graph_task_id, mode_count, no_modes
+from ..core.torch_private import autocast_on, graph_task_id, mode_count, no_modes, saved_hooks
 from ..core.traced import NO_PLAN, TooLarge, Traced
 from .describe import add, repeated
 from .record import LARGE, Unplanned, parts_of, recorded
@@ -32,7 +32,7 @@ def planned(
     """
     below = e is not None
     plans = e.plans if below else PLANS.get(func)
-    if plans is False:
+    if plans is False or (plans is None and not below and not plannable(func)):
         return NO_PLAN
     levels = THREAD.levels
     if not levels:
@@ -44,7 +44,7 @@ def planned(
     if top.depth != depth or mode_count() != (depth - 1 if below else depth) or (below and level is not top):
         return NO_PLAN
     grad = is_grad_enabled()
-    key: list[Any] = [THREAD.order, grad or graph_task_id() == -1, grad, torch.get_default_dtype()]
+    key: list[Any] = [len(args), THREAD.order, grad or graph_task_id() == -1, grad, torch.get_default_dtype()]
     for v in levels:
         if v.suspended or v.complex or (v.tracked and not (below and v is top)):
             return NO_PLAN  # a graph on values of a level is recorded above it
@@ -60,25 +60,26 @@ def planned(
             if not add(a, key, leaves, values, levels):
                 return NO_PLAN
     recording = grad and any([x.requires_grad for x in leaves])
-    if recording and (below or any(v.open_graph for v in levels)):
-        return NO_PLAN  # the long way knows what is recorded where
+    if recording and (below or any(v.open_graph for v in levels) or saved_hooks(False) is not None):
+        return NO_PLAN  # the long way knows what is recorded where, and what a hook is shown
     if len(leaves) > 1:
         key.append(repeated(leaves))
     known = tuple(key)
     plan = None if plans is None else plans.get(known)
     if plan is None or plan is SEEN:
         if plans is None:
+            plans = {}
             if below:
-                plans = e.plans = {}
-            elif plannable(func):
-                plans = PLANS[func] = {}
+                e.plans = plans
             else:
-                PLANS[func] = False
-                return NO_PLAN
+                PLANS[func] = plans
         if (plan is None and len(plans) >= MOST) or any([x.numel() > LARGE for x in leaves]):
             return NO_PLAN
         if plan is None and not CHECKED:
             plans[known] = SEEN
+            return NO_PLAN
+        if below and e.op.namespace != "aten":
+            plans[known] = False  # an operator of the user's: its rules are code that may depend on anything
             return NO_PLAN
         if below:
             long_way = partial(handled, level, e)
@@ -92,6 +93,8 @@ def planned(
     if recording:
         for v in levels:
             v.saw_grad = True
+    for k in plan.hidden:
+        levels[k].hidden = True
     try:
         return plan(leaves, values, levels)
     except (RuntimeError, IndexError):
@@ -107,7 +110,7 @@ def plannable(func: Any) -> bool:
     """Whether a function is torch's own, and not one that only passes through `__torch_function__`."""
     if isinstance(func, C_FUNCTIONS):
         return True
-    return isinstance(func, types.FunctionType) and func.__module__.startswith("torch.")
+    return isinstance(func, types.FunctionType) and (func.__module__ or "").startswith("torch.")
 
 
 def first_run(
@@ -132,6 +135,10 @@ def first_run(
         again = plan(leaves, values, THREAD.levels) if recording or CHECKED else None
         if recording and needs(again) != needs(out):
             return out
+    except (RuntimeError, IndexError):
+        if CHECKED:
+            raise
+        return out
     except Unplanned:
         if not recorder.calls and not below and not plans.keys() - {key}:
             PLANS[func] = False  # no operators: an attribute of the value

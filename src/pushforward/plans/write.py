@@ -2,8 +2,8 @@
 
 def plan(leaves, values, levels):
 [a0] = leaves
-exclude(PYTHON, True)
 try:
+exclude(PYTHON, True)
 b1 = k5(a0, (1,))
 finally:
 exclude(PYTHON, False)
@@ -215,13 +215,13 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     operators = freed(operators, " ".join(writer.lines))
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
     body = (
-        "    exclude(PYTHON, True)\n    try:\n" + "".join(f"        {line}\n" for line in operators)
+        "    try:\n        exclude(PYTHON, True)\n" + "".join(f"        {line}\n" for line in operators)
         + "    finally:\n        exclude(PYTHON, False)\n" if operators else ""
     )  # fmt: skip
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
     exec(text + f"    return {result}\n", writer.space)
     plan = writer.space["plan"]
-    plan.largest = recorder.largest
+    plan.largest, plan.hidden = recorder.largest, recorder.hidden
     return plan
 
 

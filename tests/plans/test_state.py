@@ -1,0 +1,163 @@
+"""Plans and what is around a call: captured tensors, hooks, warnings, operators and functions of the user's, interrupts."""
+
+import gc
+import warnings
+import weakref
+
+import pytest
+import torch
+
+import pushforward as pf
+from pushforward.core.torch_private import mode_count
+from pushforward.plans import record, replay
+
+D = torch.float64
+
+
+def randn(*sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, dtype=D)
+
+
+def test_a_captured_tensor_that_requires_grad_is_noticed_wherever_the_plan_was_made() -> None:
+    x, w = randn(4, 2, 3), randn(3).requires_grad_()
+    replay.PLANS.clear()
+    for _ in range(4):
+        pf.vmap(lambda v: (torch.einsum("ij,j->i", v, w), torch.einsum("ij,j->i", v * 1, w)))(x)
+    seen = []
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        out = torch.einsum("ij,j->i", v, w)
+        seen.append(out.requires_grad)
+        return out
+
+    pf.vmap(f)(x)
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("f", [lambda v: torch.nn.functional.mse_loss(v, torch.zeros(3)), torch.nn.functional.softmax])
+def test_a_warning_is_given_each_time(f) -> None:  # type: ignore[no-untyped-def]
+    x = torch.randn(4, 2, 3)
+    original = warnings.warn
+    for _ in range(5):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            pf.vmap(f)(x)
+        assert len(said) == 1
+        assert "plans" not in said[0].filename
+        assert warnings.warn is original
+
+
+def test_hooks_that_pack_see_each_saved_tensor_once() -> None:
+    x = randn(4, 3).requires_grad_()
+    counts = []
+    for _ in range(5):
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, packed=packed: packed.append(t) or t, lambda t: t):
+            pf.vmap(lambda v: torch.einsum("i,j->ij", v.cumsum(0), v).prod(0))(x)
+        counts.append(len(packed))
+    assert counts[0] > 0
+    assert len(set(counts)) == 1
+
+
+SCALE = [1.0]
+
+
+@torch.library.custom_op("pushforward_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE[0]
+
+
+@torch.library.register_vmap("pushforward_tests::scaled")
+def scaled_lanes(info, in_dims, x):  # type: ignore[no-untyped-def]
+    return x * SCALE[0], in_dims[0]
+
+
+def test_rules_of_the_users_operators_run_each_time() -> None:
+    x = torch.ones(4, 3)
+    try:
+        for k in range(6):
+            SCALE[0] = float(k)
+            assert pf.vmap(scaled)(x).eq(k).all()
+    finally:
+        SCALE[0] = 1.0
+
+
+def test_a_number_before_a_tensor_is_no_value_of_a_level() -> None:
+    x, y, s, t = randn(4, 3), randn(4, 3), randn(4, 3), randn(4, 3)
+    numbers, tensors = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the form with a number in the middle is an old one
+        for _ in range(4):
+            numbers.append(pf.vmap(lambda v: torch.addcmul(v, 1, s, t))(x))
+            tensors.append(pf.vmap(lambda v, u: torch.addcmul(v, u, t))(x, y))
+    for a, b in zip(numbers, tensors, strict=True):
+        torch.testing.assert_close(a, x[:, None] + s * t)
+        torch.testing.assert_close(b, x[:, None] + y[:, None] * t)
+
+
+def test_functions_of_the_users_are_not_kept() -> None:
+    def run() -> weakref.ref:
+        def public(v: torch.Tensor) -> torch.Tensor:
+            if torch.overrides.has_torch_function_unary(v):
+                return torch.overrides.handle_torch_function(public, (v,), v)
+            return v + 1
+
+        pf.vmap(public)(randn(4, 3))
+        return weakref.ref(public)
+
+    kept = run()
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_function_may_have_no_module() -> None:
+    def public(v: torch.Tensor) -> torch.Tensor:
+        if torch.overrides.has_torch_function_unary(v):
+            return torch.overrides.handle_torch_function(public, (v,), v)
+        return v + 1
+
+    public.__module__ = None  # type: ignore[assignment]
+    torch.testing.assert_close(pf.vmap(public)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_an_interrupt_at_the_first_line_of_a_plan_leaves_dispatch_on() -> None:
+    x = randn(4, 3)
+    replay.PLANS.clear()
+    for _ in range(3):
+        pf.vmap(lambda v: v.cumsum(0))(x)
+    (plan,) = replay.PLANS[torch.Tensor.cumsum].values()
+    exclude = plan.__globals__["exclude"]
+
+    def interrupted(key: object, on: bool) -> None:
+        exclude(key, on)
+        if on:
+            raise KeyboardInterrupt
+
+    plan.__globals__["exclude"] = interrupted
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pf.vmap(lambda v: v.cumsum(0))(x)
+        torch.testing.assert_close(pf.vmap(lambda v: v.cumprod(0))(x), x.cumprod(1))
+    finally:
+        exclude(plan.__globals__["PYTHON"], False)
+        replay.PLANS.clear()
+
+
+def test_an_interrupt_while_a_recorder_is_put_on_leaves_the_levels_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = randn(4, 3)
+    replay.PLANS.clear()
+    push, calls = record.push_mode, []
+
+    def interrupted(mode: object) -> None:
+        calls.append(mode)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        push(mode)
+
+    pf.vmap(lambda v: v.cumsum(0))(x)
+    monkeypatch.setattr(record, "push_mode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pf.vmap(lambda v: v.cumsum(0))(x)
+    assert len(calls) == 2
+    assert mode_count() == 0
+    torch.testing.assert_close(pf.vmap(lambda v: v.cumsum(0))(x), x.cumsum(1))
