@@ -96,7 +96,9 @@ def times_table(results: list[Result]) -> str:
     sides = [s for s in SIDES if any(s in r.microseconds for r in results)]
     lines = ["| workload | " + " | ".join(sides) + " |", "|---" + "|---:" * len(sides) + "|"]
     for r in results:
-        cells = [f"{r.microseconds[s].median:,.1f}" if s in r.microseconds else "refused" for s in sides]
+        cells = [
+            f"{r.microseconds[s].median:,.1f}" if s in r.microseconds else "refused" if s in r.refusals else "–" for s in sides
+        ]
         note = "" if r.status == "ok" else f" **{r.status}**"
         lines.append(f"| {r.name} ({r.dtype}){note} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -149,7 +151,8 @@ def page(written: str, picture: Path | None) -> str:
         "# Benchmarks of compiled programs\n\n"
         f"Made by `python -m benchmarks.compiled --dtypes both --record` ({versions}; one thread, one core, processor time; the "
         "sides by turns in one process, their results compared before anything is timed). What is measured, and the reasons "
-        f"for what is behind, are told in [Programs](programs.md#measured).\n\n{shown}{written}"
+        f"for what is behind, are told in [Programs](programs.md#measured). A dash: not measured (the numbers here come from two runs, "
+        f"one for each dtype of a workload; the eager sides are in the first).\n\n{shown}{written}"
     )
 
 
