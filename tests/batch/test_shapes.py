@@ -117,3 +117,28 @@ def test_channels_of_any_rank_are_shuffled():
         for f in (lambda x: F.channel_shuffle(x, 2), lambda x: torch.native_channel_shuffle(x, 2)):
             x = real(3, *shape)
             assert torch.equal(pf.vmap(f)(x), torch.stack([f(a) for a in x]))
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 5), (3, 5), (1, 5), (2, 5), (7,), ()])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_bias_of_linear_is_the_bias_of_one_lane(sizes, mapped):
+    x, w, b = real(2, 3, 4), real(5, 4), real(*sizes)
+
+    def outcome(run):
+        try:
+            return run()
+        except (RuntimeError, IndexError):
+            return "refused"
+
+    given = torch.stack([b, 2 * b]) if mapped else b
+    expected = outcome(lambda: torch.stack([F.linear(x[k], w, given[k] if mapped else b) for k in range(2)]))
+    for _ in range(3):
+        found = outcome(lambda: pf.vmap(lambda a, c: F.linear(a, w, c), in_dims=(0, 0 if mapped else None))(x, given))
+        gradient = outcome(
+            lambda: pf.vmap(pf.grad(lambda v, a, c: F.linear(a, v, c).sum()), in_dims=(None, 0, 0 if mapped else None))(
+                w, x, given
+            )
+        )
+        assert isinstance(found, str) == isinstance(gradient, str) == isinstance(expected, str)
+        if not isinstance(expected, str):
+            torch.testing.assert_close(found, expected)

@@ -239,9 +239,13 @@ def linear(func: Any, args: tuple[Any, ...]) -> Any:
             bias = bias._payload
         elif bias is not None:
             return None
-        if q.dtype is not x._payload.dtype or (bias is not None and bias.dtype is not q.dtype) or autocast_on():
+        if q.dtype is not x._payload.dtype or autocast_on():
+            return None
+        if bias is not None and (bias.dtype is not q.dtype or bias.dim() != 2 or bias.shape[1] != q.shape[1]):
             return None
         return wrap(level, direct(_shared_linear, x._payload, q, bias, held=level.held), True)
+    if bias is not None and (w.dim() != 2 or bias.dim() != 1):
+        return None  # a bias of more dimensions is the long way's to judge
     for v in (w, bias):
         if v is not None and ((type(v) is not Tensor and type(v) is not Parameter) or not recorded_below(level, v)):
             return None
