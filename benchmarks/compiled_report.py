@@ -151,8 +151,8 @@ def page(written: str, picture: Path | None) -> str:
         "# Benchmarks of compiled programs\n\n"
         f"Made by `python -m benchmarks.compiled --dtypes both --record` ({versions}; one thread, one core, processor time; the "
         "sides by turns in one process, their results compared before anything is timed). What is measured, and the reasons "
-        f"for what is behind, are told in [Programs](programs.md#measured). A dash: not measured (the numbers here come from two runs, "
-        f"one for each dtype of a workload; the eager sides are in the first).\n\n{shown}{written}"
+        f"for what is behind, are told in [Programs](programs.md#measured). A dash: not measured."
+        f"\n\n{shown}{written}"
     )
 
 
