@@ -56,35 +56,77 @@ def _register(kind: type, fields: list[str]) -> None:
 
 
 LEAF: TreeSpec = flatten(0)[1]
-_SEQUENCE_SPECS: dict[tuple[type, int], TreeSpec] = {}
-_SEQUENCE_OF: dict[int, type] = {}  # by identity of the spec: what to make of the leaves
+_SPECS: dict[Any, TreeSpec] = {}  # of tuples, lists and dicts that were met
+_MAKERS: dict[int, Callable[[list[Any]], Any]] = {}  # by identity of such a spec: the tree of its leaves
+
+
+def signature(tree: Any, found: list[Any]) -> Any:
+    """The structure of nested tuples, lists and dicts, with the leaves added to `found`; False for any other structure."""
+    kind = type(tree)
+    if kind in _PLAIN_LEAVES or isinstance(tree, torch.Tensor):
+        found.append(tree)
+        return None
+    if kind is dict:
+        if not all([type(key) is str for key in tree]):  # 1, 1.0 and True are equal
+            return False
+        parts: list[Any] = [dict, tuple(tree)]
+        tree = tree.values()
+    elif kind is tuple or kind is list:
+        parts = [kind]
+    else:
+        return False
+    for value in tree:
+        part = signature(value, found)
+        if part is False:
+            return False
+        parts.append(part)
+    return tuple(parts)
+
+
+def maker(structure: Any) -> Callable[[list[Any]], Any]:
+    """What puts the leaves of such a structure together again."""
+    keys: list[Any] = []
+    count = 0
+
+    def written(part: Any) -> str:
+        nonlocal count
+        if part is None:
+            count += 1
+            return f"v[{count - 1}]"
+        if part[0] is dict:
+            keys.append(part[1])
+            place = len(keys) - 1
+            inner = "".join(f"k[{place}][{j}]: {written(sub)}, " for j, sub in enumerate(part[2:]))
+            return f"{{{inner}}}"
+        inner = "".join(f"{written(sub)}, " for sub in part[1:])
+        return f"[{inner}]" if part[0] is list else f"({inner})"
+
+    source = written(structure)
+    return eval(f"lambda v: {source}", {"k": keys})
 
 
 def flat(tree: Any) -> tuple[list[Any], TreeSpec]:
     """Leaves and structure of `tree`; dataclasses are taken apart too."""
-    kind = type(tree)
-    if kind in _PLAIN_LEAVES or isinstance(tree, torch.Tensor):
-        return [tree], LEAF
-    if kind is tuple or kind is list:
-        for value in tree:
-            if not isinstance(value, torch.Tensor):
-                break
-        else:
-            spec = _SEQUENCE_SPECS.get((kind, len(tree)))
-            if spec is None:
-                spec = _SEQUENCE_SPECS[kind, len(tree)] = flatten(tree)[1]
-                _SEQUENCE_OF[id(spec)] = kind
-            return list(tree), spec
-    register_dataclasses(tree)
-    return flatten(tree)
+    found: list[Any] = []
+    structure = signature(tree, found)
+    if structure is None:
+        return found, LEAF
+    if structure is False:
+        register_dataclasses(tree)
+        return flatten(tree)
+    spec = _SPECS.get(structure)
+    if spec is None:
+        spec = _SPECS[structure] = flatten(tree)[1]
+        _MAKERS[id(spec)] = maker(structure)
+    return found, spec
 
 
 def unflatten(values: list[Any], spec: TreeSpec) -> Any:
     """The pytree of a structure, from its leaves."""
     if spec is LEAF:
         return values[0]
-    kind = _SEQUENCE_OF.get(id(spec))
-    return kind(values) if kind is not None else torch_tree.tree_unflatten(values, spec)
+    make = _MAKERS.get(id(spec))
+    return make(values) if make is not None else torch_tree.tree_unflatten(values, spec)
 
 
 def leaves(tree: Any) -> list[Any]:
