@@ -314,7 +314,7 @@ def seed_for(y: Tensor) -> Tensor:
     seed = _SEEDS.get(y.dtype)
     if seed is None:
         with NoDispatch():
-            seed = _SEEDS[y.dtype] = torch.ones((), dtype=y.dtype)
+            seed = _SEEDS[y.dtype] = torch.ones((), dtype=y.dtype, device="cpu")
     return seed
 
 

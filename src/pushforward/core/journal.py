@@ -22,9 +22,12 @@ Tensor = torch.Tensor
 
 
 class attempt(contextlib.AbstractContextManager):
-    """A run that may be given up: what it wrote into gets its old values back if it is."""
+    """A run that may be given up: what it wrote into gets its old values back if it is, by an exception of such a class."""
 
-    __slots__ = ("before",)
+    __slots__ = ("before", "by")
+
+    def __init__(self, by: type[BaseException] = NeedsGraph) -> None:
+        self.by = by
 
     def __enter__(self) -> None:
         self.before: list[tuple[Any, Any]] = []  # (plain tensor, its old values) or (what undoes a write, the value written to)
@@ -32,7 +35,7 @@ class attempt(contextlib.AbstractContextManager):
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         THREAD.attempts.pop()
-        if kind is not None and self.before and issubclass(kind, NeedsGraph):
+        if kind is not None and self.before and issubclass(kind, self.by):
             for target, copy in reversed(self.before):
                 if isinstance(target, Tensor):
                     with NoDispatch(), BelowAutograd():

@@ -22,7 +22,7 @@ from ..core.opaque import opaque
 from ..core.torch_private import NoFunction, mode_count
 from ..core.traced import NeedsGraph, TooLarge
 from ..forward.jvp import jvp
-from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
+from ..reverse import argument_positions, differentiable, grad, grad_and_value, kind, name_of, vjp
 
 Tensor = torch.Tensor
 
@@ -305,6 +305,8 @@ def hessian(
             positions = argument_positions(func, argnums, args, "hessian")
             leaves = [x for x in tree.leaves([args[k] for k in positions]) if isinstance(x, Tensor)]
             total = sum(x.numel() for x in leaves)
+            if len({x.dtype for x in leaves}) > 1:  # a block has the dtype of the gradient that it is the derivative of
+                return forward(*args, **kwargs)
             if total <= FEW:
                 return reverse(*args, **kwargs)
             if total <= COPIES and not has_aux and all(x.is_floating_point() for x in leaves):
@@ -316,6 +318,13 @@ def hessian(
     return wrapped
 
 
+def code_of(func: Any) -> Any:
+    """What tells a function from others, without keeping what it holds: its code, or that of its class."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    return getattr(func, "__code__", None) or getattr(getattr(type(func), "forward", None), "__code__", type(func))
+
+
 def hessian_of_copies(
     func: Any, argnums: Any, positions: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -324,18 +333,21 @@ def hessian_of_copies(
     Row k is the gradient of <grad f(x), e_k>. All rows are two backward passes of the engine over plain tensors, where the engine's
     operators on mapped cotangents would each pass through Python.
     """
-    code = getattr(func, "__code__", None)
+    code = code_of(func)
     if code in _NOT_SMALL:
         return None
     _, _, leaves, spec = chosen_inputs(func, argnums, args, "hessian")
-    first = grad(func, positions)
+    first = grad_and_value(func, positions)
 
     def row(*direction: Tensor) -> Any:
         def along(*inputs: Tensor) -> Tensor:
             full = list(args)
             for k, value in zip(positions, tree.unflatten(list(inputs), spec), strict=True):
                 full[k] = value
-            slopes = tree.leaves(list(first(*full, **kwargs)))
+            slopes, value = first(*full, **kwargs)
+            if value.is_complex() or value.dim():
+                raise TooLarge  # `grad` takes the real part of one element, whatever its dimensions
+            slopes = tree.leaves(list(slopes))
             return torch.stack([(s * d).sum() for s, d in zip(slopes, direction, strict=True)]).sum()
 
         return grad(along, tuple(range(len(leaves))))(*leaves)
@@ -343,7 +355,7 @@ def hessian_of_copies(
     total = sum(x.numel() for x in leaves)
     asked, THREAD.most = THREAD.most, LARGEST
     try:
-        with attempt():
+        with attempt(BaseException):
             rows = vmap(row, randomness="same")(*basis(leaves, 0, total))
     except (Exception, TooLarge, NeedsGraph):
         _NOT_SMALL.add(code)

@@ -28,7 +28,7 @@ _UNPLANNED = frozenset(
 _BAD_TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
-KNOWN = 1  # of a level's `hidden`, while a call is recorded: true from before
+KNOWN: Any = 1  # of a level's `hidden`, while a call is recorded: true from before
 
 
 class Unplanned(Exception):
