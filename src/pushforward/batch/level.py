@@ -21,6 +21,7 @@ from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import NO_PLAN, TooLarge, Traced, copy_lazy_bits, wrap_like
+from ..ops.movement import kept_alias
 from ..ops.table import Entry, entry
 from .failing import go_on_without_failing
 from .lanes import Lanes, inspect_value
@@ -30,6 +31,7 @@ from .writes import write
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _SEQUENCES = (list, tuple)
+DETACH = torch.ops.aten.detach.default  # the engine's, or for a value of its own: no derivative of the payload stops there
 
 
 class Batched(Traced):
@@ -306,7 +308,10 @@ class BatchLevel(Level, Lanes):
             out = self.rule_for(e)(func, self, values, flags, kwargs)
             mapped = not e.cache.get("uniform_result", False)
         else:
-            out = run_strided(func, values, kwargs) if e.strided and mine else func(*values, **kwargs)
+            if func is DETACH and mine:
+                out = kept_alias(*values)
+            else:
+                out = run_strided(func, values, kwargs) if e.strided and mine else func(*values, **kwargs)
             if e.is_view and not mine:
                 return out  # a view of a captured tensor: writes through it must be seen as such
         if not mine:
@@ -449,7 +454,7 @@ class BatchLevel(Level, Lanes):
             elif entry(func).strided:
                 payload = run_strided(func, (payload, *rest), kwargs)
             else:
-                payload = func(payload, *rest, **kwargs)
+                payload = kept_alias(payload) if func is DETACH else func(payload, *rest, **kwargs)
             if index is not None:
                 payload = payload[index]
         return payload, mapped

@@ -22,6 +22,7 @@ from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper
 from ..core.traced import NO_PLAN, Traced, copy_lazy_bits, wrap_like
+from ..ops.movement import kept_alias
 from ..ops.table import Entry, entry
 from .writes import write
 
@@ -233,6 +234,8 @@ class DualLevel(Level):
             move_offset(func, primals, -args[0].storage_offset())
         if moving:
             out, tangent = self.rule_for(e)(func, self, primals, tangents, plain)
+        elif func is DETACH and mine:
+            out, tangent = kept_alias(*primals), None
         else:
             out, tangent = run_strided(func, primals, plain) if strided else func(*primals, **plain), None
             if e.is_view and not mine:
@@ -304,6 +307,9 @@ class DualLevel(Level):
             for func, rest, kwargs, index in steps(value._path):
                 if func is STOP:
                     primal, tangent = stopped(primal), None
+                    continue
+                if func is DETACH:
+                    primal, tangent = kept_alias(primal), None if tangent is None else kept_alias(tangent)
                     continue
                 run = partial(run_strided, func) if isinstance(func, OpOverload) and entry(func).strided else None
                 primal = run((primal, *rest), kwargs) if run else func(primal, *rest, **kwargs)
