@@ -60,6 +60,9 @@ def derived(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict
     return out, tangent
 
 
+INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+
+
 def differentiable(t: Any) -> bool:
     """Whether a tensor can have a tangent at all."""
     return isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
@@ -88,6 +91,8 @@ def elementwise(kind: kinds.Elementwise) -> Rule:
         if kernel is not None and tangents[0].dtype is out.dtype and not out.is_complex():
             return out, kernel(tangents[0], out, *primals, **kwargs)
         total = None
+        if any(isinstance(p, Tensor) and p.dtype in INTEGERS for p in primals):  # 1 / n would be in the default dtype
+            primals = [p.to(out.dtype) if isinstance(p, Tensor) and p.dtype in INTEGERS else p for p in primals]
         for derivative, t in zip(derivatives, tangents, strict=False):
             if t is None or derivative is None:
                 continue
