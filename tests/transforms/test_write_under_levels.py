@@ -27,7 +27,23 @@ def twice(v: torch.Tensor) -> torch.Tensor:
     return (buffer * buffer).sum()
 
 
-@pytest.mark.parametrize("f", [entry, tail, twice])
+def product(v: torch.Tensor) -> torch.Tensor:
+    buffer = torch.zeros(3, dtype=D)
+    part = buffer[1:]
+    part.copy_(v[1:])
+    part.mul_(v[:2])  # what its tangent saves is written over
+    return (buffer * v).sum()
+
+
+def constant_times(v: torch.Tensor) -> torch.Tensor:
+    buffer = torch.ones(3, dtype=D)
+    part = buffer[1:]
+    part.mul_(v[:2] ** 2)
+    part.mul_(v[1:])
+    return (buffer * v).sum()
+
+
+@pytest.mark.parametrize("f", [entry, tail, twice, product, constant_times])
 def test_reverse_over_mapped_forward_mode(f) -> None:  # type: ignore[no-untyped-def]
     x = torch.tensor([0.3, 0.5, 0.7], dtype=D)
     expected = torch.autograd.functional.hessian(f, x)

@@ -149,15 +149,19 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None, *, fresh
 
 
 def leave_saved(level: Any, target: Any) -> None:
-    """Write into a copy: what is there now may have been saved by the tangents of operators, which eager autograd does not know."""
-    if not target._primal.requires_grad:
-        return
+    """Write into copies: what is there now may have been saved by the tangents of operators, which eager autograd does not know.
+
+    They save tangents too; one that the cell does not own is replaced anyway. The caller's own tensor is written into, as it must.
+    """
     cell = target._cell
     if cell is None:
-        target._primal = target._primal.clone()
+        if target._primal.requires_grad:
+            target._primal = target._primal.clone()
         return
     root, tangent = cell.root
-    cell.root = (root.clone(), tangent)
+    if root.requires_grad or level.input_of(target) is None:
+        root = root.clone()
+    cell.root = (root, None if tangent is None else tangent.clone())
     level.refresh(cell)
 
 
