@@ -6,6 +6,7 @@ where something outside of the call can ask for it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -111,6 +112,9 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         >>> pull(torch.ones(3))[0]
         tensor([1., 1., 1.])
     """
+    if torch.is_inference_mode_enabled():
+        with recording_possible() as copied:
+            return vjp(func, *copied(primals), has_aux=has_aux)
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if differentiable(x)]
     state = Reverse([leaves[k] for k in places])
@@ -246,8 +250,25 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
     return wrapped
 
 
+class recording_possible(contextlib.ExitStack):
+    """Inference mode off, where it is on: nothing is recorded in it, so that every gradient would be zero."""
+
+    def __enter__(self) -> Any:
+        enabled = torch.is_grad_enabled()
+        self.enter_context(torch.inference_mode(False))
+        self.enter_context(torch.set_grad_enabled(enabled))
+        return self
+
+    def __call__(self, values: Any) -> Any:
+        """Arguments with copies of the tensors that can be saved for no backward pass."""
+        return tree.map_leaves(lambda x: x.clone() if isinstance(x, Tensor) and x.is_inference() else x, values)
+
+
 def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any, bool]:
     """Gradient, output, aux, the differentiation, and whether its graph is kept."""
+    if torch.is_inference_mode_enabled():
+        with recording_possible() as copied:
+            return gradient_of(func, argnums, has_aux, copied(args), copied(kwargs))
     single = type(argnums) is int and 0 <= argnums < len(args) and type(args[argnums]) in _PLAIN
     if single:
         positions: tuple[int, ...] = (argnums,)
