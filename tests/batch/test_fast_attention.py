@@ -50,7 +50,7 @@ def test_lanes_are_more_samples(attend, case, samples):
 
 def test_derivatives_by_inputs_and_weights(attend):
     x = randn(4, 3, 2, 6)
-    loss = lambda x: attend(x, x, x)[0].pow(2).sum()  # noqa: E731
+    loss = lambda x: attend(x, x, x)[0].pow(2).sum()
     torch.testing.assert_close(pf.vmap(pf.grad(loss))(x), torch.stack([pf.grad(loss)(a) for a in x]))
     pf.vmap(loss)(x).sum().backward()
     got = [p.grad.clone() for p in attend.parameters()]
@@ -58,16 +58,16 @@ def test_derivatives_by_inputs_and_weights(attend):
     sum(loss(a) for a in x).backward()
     for own, p in zip(got, attend.parameters(), strict=True):
         torch.testing.assert_close(own, p.grad)
-    second = lambda x: pf.grad(lambda x: pf.grad(loss)(x).pow(2).sum())(x)  # noqa: E731
+    second = lambda x: pf.grad(lambda x: pf.grad(loss)(x).pow(2).sum())(x)
     torch.testing.assert_close(pf.vmap(second)(x), torch.stack([second(a) for a in x]))
-    along = lambda x: pf.jvp(pf.grad(loss), (x,), (torch.ones_like(x),))[1]  # noqa: E731
+    along = lambda x: pf.jvp(pf.grad(loss), (x,), (torch.ones_like(x),))[1]
     torch.testing.assert_close(pf.vmap(along)(x), torch.stack([along(a) for a in x]))
 
 
 def test_one_gradient_a_sample_by_weights(attend):
     x = randn(4, 3, 2, 6)
     params = {k: p.detach() for k, p in attend.named_parameters()}
-    loss = lambda p, x: pf.functional_call(attend, p, (x, x, x))[0].pow(2).sum()  # noqa: E731
+    loss = lambda p, x: pf.functional_call(attend, p, (x, x, x))[0].pow(2).sum()
     got = pf.vmap(pf.grad(loss), in_dims=(None, 0))(params, x)
     for k, a in enumerate(x):
         want = pf.grad(loss)(params, a)

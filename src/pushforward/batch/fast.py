@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..core.level import recorded_below
-from ..core.torch_private import PYTHON_KEY, autocast_on, make_wrapper, set_key_excluded
+from ..core.methods import register_method
+from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, autocast_on, make_wrapper, set_key_excluded
 from ..ops.shared import is_shared, shared_matmul
 from .level import Batched, wrap
 
@@ -63,10 +64,12 @@ def direct(func: Any, *args: Any, held: bool = False) -> Any:
     if held:
         return func(*args)
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         return func(*args)
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
 
 
 def _sum_rows(func: Any, p: Tensor) -> Tensor:
@@ -94,10 +97,12 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
         out = func(x._payload)
     else:
         set_key_excluded(PYTHON_KEY, True)
+        set_key_excluded(SNAPSHOT_KEY, True)
         try:
             out = func(x._payload)
         finally:
             set_key_excluded(PYTHON_KEY, False)
+            set_key_excluded(SNAPSHOT_KEY, False)
     return like(level, out, meta)
 
 
@@ -297,20 +302,26 @@ def stack(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def register() -> None:
-    """Fill the table of short ways."""
+    """Fill the table of short ways, and give methods of mapped values theirs."""
     table = Batched._fast
-    for func in [*api_functions(UNARY, torch, Tensor), Tensor.__neg__, Tensor.__abs__]:
-        table[func] = unary
-    for func in api_functions(BINARY, torch, Tensor) + api_functions(OPERATORS, Tensor):
-        table[func] = binary
-    for func in (torch.sum, Tensor.sum):
-        table[func] = total
-    table[torch.dot] = table[Tensor.dot] = dot
-    for func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mv, Tensor.mv):
-        table[func] = matmul
+    for name in UNARY.split():
+        for func in api_functions(name, torch, Tensor):
+            table[func] = unary
+        register_method(Batched, name, unary)
+    for name in BINARY.split():
+        for func in api_functions(name, torch, Tensor):
+            table[func] = binary
+        register_method(Batched, name, binary)
+    methods = {name: binary for name in OPERATORS.split()} | {
+        "__neg__": unary, "__abs__": unary, "sum": total, "dot": dot, "matmul": matmul, "__matmul__": matmul, "mv": matmul,
+        "__getitem__": item,
+    }  # fmt: skip
+    for name, short in methods.items():
+        table[getattr(Tensor, name)] = short
+        register_method(Batched, name, short)
+    table[torch.sum], table[torch.dot], table[torch.stack] = total, dot, stack
+    table[torch.matmul] = table[torch.mv] = matmul
     table[torch.nn.functional.linear] = linear
-    table[Tensor.__getitem__] = item
-    table[torch.stack] = stack
 
 
 register()

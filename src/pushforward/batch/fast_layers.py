@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from ..core.level import THREAD, recorded_below
-from ..core.torch_private import PYTHON_KEY, set_key_excluded
+from ..core.methods import register_method
+from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, set_key_excluded
 from ..core.traced import Traced
 from .fast import direct
 from .level import Batched, wrap
@@ -43,10 +44,12 @@ def called(level: Any, func: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict
     if level.held:
         return func(p, *args, **kwargs)
     set_key_excluded(PYTHON_KEY, True)
+    set_key_excluded(SNAPSHOT_KEY, True)
     try:
         return func(p, *args, **kwargs)
     finally:
         set_key_excluded(PYTHON_KEY, False)
+        set_key_excluded(SNAPSHOT_KEY, False)
 
 
 def of_trailing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -197,6 +200,11 @@ def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return level.wrap_view(args[0], (aten.view.default, (list(sizes),), {}, None), out, True)
 
 
+def positional(short: Short) -> Callable[[Any, tuple[Any, ...]], Any]:
+    """A short way for calls without keywords."""
+    return lambda func, args: short(func, args, {})
+
+
 def register() -> None:
     """Fill the table of short ways."""
     table = Batched._named
@@ -239,6 +247,8 @@ def register() -> None:
         table[f] = unsqueeze
     for f in (Tensor.view, Tensor.reshape, torch.reshape):
         table[f] = view
+    for name, short in (("transpose", transpose), ("unsqueeze", unsqueeze), ("view", view), ("reshape", view)):
+        register_method(Batched, name, positional(short))
 
 
 register()

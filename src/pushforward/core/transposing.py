@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from . import methods
 from .carry import CARRIED, adopted, carrying
 from .source import is_library_file
 from .torch_private import EnableFunction, run_user_backward
@@ -32,6 +33,7 @@ class _State(threading.local):
 
 
 STATE = _State()
+METHODS = methods.__file__
 CARRIED.append(STATE)
 DATA: Any = Tensor.data
 CUTS = frozenset(
@@ -66,7 +68,9 @@ class Noticing(TorchFunctionMode):
 
 
 def by_user(frame: Any) -> bool:
-    """Whether a call was written neither here nor in torch."""
+    """Whether a call was written neither here nor in torch; a method of a traced value calls on behalf of its caller."""
+    while frame is not None and frame.f_code.co_filename == METHODS:
+        frame = frame.f_back
     return frame is not None and not is_library_file(frame.f_code.co_filename)
 
 

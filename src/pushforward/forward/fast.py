@@ -9,20 +9,18 @@ This module has what all short ways share; `fast_arithmetic` and `fast_moves` ha
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import torch
 
 from ..batch.level import Batched, BatchLevel
+from ..core import methods
 from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import (
     PYTHON_KEY,
     SNAPSHOT_KEY,
     NoDispatch,
     autocast_on,
-    function_mode_on,
-    functions_on,
     make_wrapper,
     mode_count,
     set_key_excluded,
@@ -32,13 +30,6 @@ from .level import Dual, wrap
 
 Tensor = torch.Tensor
 STRIDED = torch.strided
-
-
-def own_code(function: Any) -> Any:
-    """A function with a copy of its code: the interpreter adapts code to what it calls, and each operator calls another."""
-    return types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
 
 
 # -- what all short ways share -----------------------------------------------------------------------------------------
@@ -157,53 +148,6 @@ def plain_dual(x: Any) -> bool:
     return t is None or type(t) is Tensor or (type(t) is Batched and t._mapped and type(t._payload) is Tensor)
 
 
-# -- methods -----------------------------------------------------------------------------------------------------------
-
-
-def method(short: Any, original: Any) -> Any:
-    """A method of dual numbers: the short way at once, where nobody else listens to calls of the Python API."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and functions_on() and not function_mode_on():
-            out = short(original, (self, *args))
-            if out is not None:
-                return out
-        return original(self, *args, **kwargs)
-
-    return own_code(call)
-
-
-def operator_method(short: Any, original: Any, swapped: Any = None) -> Any:
-    """The same for an operator of two; `swapped` is for `plain + dual`, which comes to the dual number first."""
-
-    def call(self: Any, other: Any) -> Any:
-        if functions_on() and not function_mode_on():
-            out = short(original, (self, other))
-            if out is not None:
-                return out
-        if swapped is not None and isinstance(other, Tensor):
-            return swapped(other, self)
-        return original(self, other)
-
-    return own_code(call)
-
-
 def register_method(name: str, short: Any) -> None:
     """Let a method or an operator of dual numbers take a short way."""
-    original = getattr(Tensor, name)
-    if name in SWAPPED:
-        made = operator_method(short, original, getattr(Tensor, SWAPPED[name]))
-    else:
-        made = (operator_method if name in OPERATORS else method)(short, original)
-    made.__name__ = name
-    setattr(Dual, name, made)
-
-
-OPERATORS = {"__add__", "__sub__", "__mul__", "__truediv__", "__matmul__", "__getitem__"}
-SWAPPED = {
-    "__radd__": "__add__",
-    "__rsub__": "__sub__",
-    "__rmul__": "__mul__",
-    "__rtruediv__": "__truediv__",
-    "__rmatmul__": "__matmul__",
-}
+    methods.register_method(Dual, name, short)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.level import recorded_below
+from ..core.methods import SWAPPED, own_code
 from ..core.torch_private import (
     PYTHON_KEY,
     SNAPSHOT_KEY,
@@ -21,12 +22,10 @@ from ..core.traced import NotFast
 from ..ops.kinds import Elementwise
 from ..ops.table import ROWS
 from .fast import (
-    SWAPPED,
     compute,
     like,
     meta_of,
     number,
-    own_code,
     plain_dual,
     ready,
     register_method,

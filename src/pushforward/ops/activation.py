@@ -73,7 +73,10 @@ row("native_dropout_backward", Elementwise((lambda out, g, mask, scale: mask.to(
 
 
 def of_saved(slope: Any) -> Any:
-    """The tangent of g ↦ g · conj(f(y)), with `slope` the derivative of f: dg · conj(f) + g · conj(slope dy), one product of the tangents' size for each."""
+    """The tangent of g ↦ g · conj(f(y)), with `slope` the derivative of f: dg · conj(f) + g · conj(slope dy).
+
+    It makes one product of the tangents' size for each term.
+    """
 
     def tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
         del level

@@ -25,6 +25,7 @@ import torch
 from ..batch.level import Batched
 from ..core.torch_private import (
     PYTHON_KEY,
+    SNAPSHOT_KEY,
     NoFunction,
     api_functions,
     make_wrapper,
@@ -53,8 +54,12 @@ class Writer:
         self.views = Views(values)
         self.lines: list[str] = []
         self.space: dict[str, Any] = {
-            "exclude": set_key_excluded, "PYTHON": PYTHON_KEY, "make": make_wrapper, "look": look, "Batched": Batched,
-        }  # fmt: skip
+            "exclude": set_key_excluded,
+            "PYTHON": PYTHON_KEY,
+            "SNAPSHOT": SNAPSHOT_KEY,
+            "make": make_wrapper,
+            "look": look,
+        }
         self.count = 0
 
     def constant(self, value: Any) -> str:
@@ -216,7 +221,7 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
     body = (
         "    try:\n        exclude(PYTHON, True)\n" + "".join(f"        {line}\n" for line in operators)
-        + "    finally:\n        exclude(PYTHON, False)\n" if operators else ""
+        + "    finally:\n        exclude(PYTHON, False)\n        exclude(SNAPSHOT, False)\n" if operators else ""
     )  # fmt: skip
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
     exec(text + f"    return {result}\n", writer.space)
