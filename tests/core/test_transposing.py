@@ -200,3 +200,15 @@ def test_one_mask_for_values_and_products_where_the_function_runs_again():
     out, push = pf.linearize(f, X)
     assert torch.equal(out == 0, push(V) == 0)
     assert torch.equal(push(V), push(V))
+
+
+@pytest.mark.parametrize("name", [name for name in CUT if name.startswith("cotangent")])
+@pytest.mark.parametrize("mapping", [False, True])
+def test_forward_over_forward_does_not_know_of_it_either(name, mapping):
+    whole = cubed(lambda g, x: g * 3 * x * x)
+
+    def twice(f):
+        along = lambda h: lambda x: pf.jvp(h, (x,), (V,))[1]  # noqa: E731
+        return (mapped(along(along(f))) if mapping else along(along(f)))(X)
+
+    torch.testing.assert_close(twice(CUT[name]), V @ by_torch(whole)[1] @ V)
