@@ -208,7 +208,7 @@ def test_forward_over_forward_does_not_know_of_it_either(name, mapping):
     whole = cubed(lambda g, x: g * 3 * x * x)
 
     def twice(f):
-        along = lambda h: lambda x: pf.jvp(h, (x,), (V,))[1]  # noqa: E731
+        along = lambda h: lambda x: pf.jvp(h, (x,), (V,))[1]
         return (mapped(along(along(f))) if mapping else along(along(f)))(X)
 
     torch.testing.assert_close(twice(CUT[name]), V @ by_torch(whole)[1] @ V)
