@@ -197,3 +197,11 @@ def test_many_different_arguments_stop_being_recorded() -> None:
     for k in range(replay.MOST + 50):
         pf.vmap(lambda v, k=k: torch.full_like(v, k + 0.5))(x)
     assert len(replay.PLANS[torch.full_like]) == replay.MOST
+
+
+def test_nan_is_one_number() -> None:
+    replay.PLANS.clear()
+    x = randn(3, 2)
+    for _ in range(5):
+        assert pf.vmap(lambda v: torch.full_like(v, float("nan")))(x).isnan().all()
+    assert len(replay.PLANS[torch.full_like]) == 1

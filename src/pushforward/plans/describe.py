@@ -49,9 +49,9 @@ def add(a: Any, key: list[Any], leaves: list[Tensor], values: list[Any], levels:
     if kind in _BY_VALUE:
         key.append(a)
         return True
-    if kind is float or kind is bool:  # 1, 1.0 and True are equal, as are 0.0 and -0.0
+    if kind is float or kind is bool:  # 1, 1.0 and True are equal, as are 0.0 and -0.0, and nan is not even itself
         key.append(kind)
-        key.append(a or str(a))
+        key.append(a if a and a == a else str(a))
         return True
     if kind is Dual:
         level = a._level
