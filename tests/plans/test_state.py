@@ -34,6 +34,22 @@ def test_a_captured_tensor_that_requires_grad_is_noticed_wherever_the_plan_was_m
     assert seen == [True]
 
 
+def test_a_value_recorded_above_its_level_stays_so() -> None:
+    x = randn(3)
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        w = (v.mean().expand(3) + 0.0).tanh()
+        buffer = torch.zeros(3, dtype=D)
+        part = buffer[1:]
+        part.copy_(w[1:])
+        part.mul_(w[:2])  # needs to know that what it writes over is recorded
+        return buffer.sum()
+
+    expected = torch.autograd.functional.hessian(f, x)
+    for _ in range(5):
+        torch.testing.assert_close(pf.jacrev(pf.jacfwd(f))(x), expected)
+
+
 @pytest.mark.parametrize("f", [lambda v: torch.nn.functional.mse_loss(v, torch.zeros(3)), torch.nn.functional.softmax])
 def test_a_warning_is_given_each_time(f) -> None:  # type: ignore[no-untyped-def]
     x = torch.randn(4, 2, 3)

@@ -10,7 +10,7 @@ import torch
 
 from ..core import traced
 from ..core.level import THREAD, is_grad_enabled
-from ..core.torch_private import autocast_on, graph_task_id, mode_count, no_modes, saved_hooks
+from ..core.torch_private import NoFunction, autocast_on, graph_task_id, mode_count, no_modes, saved_hooks
 from ..core.traced import NO_PLAN, TooLarge, Traced
 from .describe import add, repeated
 from .record import LARGE, Unplanned, parts_of, recorded
@@ -171,9 +171,11 @@ def same_tensors(again: Any, out: Any) -> None:
 
 
 def needs(out: Any) -> Any:
-    """Which tensors below a result require grad."""
+    """Which tensors below a result require grad, and which values: those that are recorded above their level."""
     if isinstance(out, Traced):
-        return [None if p is None else needs(p) for p in parts_of(out)]
+        with NoFunction():
+            own = out.requires_grad
+        return [own, *[None if p is None else needs(p) for p in parts_of(out)]]
     if isinstance(out, (tuple, list)):
         return [needs(o) for o in out]
     return isinstance(out, Tensor) and out.requires_grad
