@@ -177,3 +177,31 @@ def test_an_interrupt_while_a_recorder_is_put_on_leaves_the_levels_on(monkeypatc
     assert len(calls) == 2
     assert mode_count() == 0
     torch.testing.assert_close(pf.vmap(lambda v: v.cumsum(0))(x), x.cumsum(1))
+
+
+@pytest.mark.parametrize("transform", ["vmap", "jvp"])
+def test_hooks_on_saved_tensors_may_transform(transform: str) -> None:
+    x, w = randn(3, 2), randn(2).requires_grad_()
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        return pf.vmap(lambda row: row * 2)(t) / 2 if t.dim() else t
+
+    run = {
+        "vmap": lambda: pf.vmap(lambda v: (v.sin() * w).exp())(x).sum(),
+        "jvp": lambda: pf.jvp(lambda v: (v.sin() * w).exp(), (x,), (x,))[1].sum(),
+    }[transform]
+    (expected,) = torch.autograd.grad(run(), w)
+    for _ in range(3):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            out = run()
+        torch.testing.assert_close(torch.autograd.grad(out, w)[0], expected)
+
+
+def test_recording_above_autograd_is_refused() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = randn(3, 4)
+    with pytest.raises(pf.TransformError, match="recorded above autograd"):
+        make_fx(pf.vmap(torch.sin), pre_dispatch=True)(x)
+    y = randn(3, 4)
+    torch.testing.assert_close(make_fx(pf.vmap(torch.sin))(x)(y), y.sin())

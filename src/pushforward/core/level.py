@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .errors import TransformError
 from .source import place_of
 from .torch_private import (
     CONJUGATE_KEY,
@@ -24,8 +25,10 @@ from .torch_private import (
     graph_task_id,
     included_keys,
     mode_count,
+    modes_above_autograd,
     pop_mode,
     push_mode,
+    saved_hooks,
     set_key_excluded,
     top_mode,
 )
@@ -86,6 +89,12 @@ class Level(TorchDispatchMode):
         if not levels:
             THREAD.excluded = excluded_keys()
         self.depth = len(levels) + 1
+        if not levels and modes_above_autograd():
+            msg = (
+                f"{self.where}: a program is being recorded above autograd (make_fx(pre_dispatch=True), torch.export), where what a "
+                "level computes is not seen. Record below autograd, by make_fx without pre_dispatch or by pf.trace."
+            )
+            raise TransformError(msg)
         self.clear = mode_count() == len(levels) and (not levels or levels[-1].clear)
         self.alive = True
         self.most = THREAD.most
@@ -119,8 +128,16 @@ class Level(TorchDispatchMode):
             self.hidden = True
 
     def on_top(self) -> bool:
-        """Whether an operator called now reaches this level, and nothing below it has a say or records it."""
-        return self.alive and not self.tracked and (self.held or (self.clear and mode_count() == self.depth))
+        """Whether an operator called now reaches this level, and nothing below it has a say or records it.
+
+        Hooks on saved tensors have a say: they are the user's code, and dispatch must be on where they run.
+        """
+        return (
+            self.alive
+            and not self.tracked
+            and (self.held or (self.clear and mode_count() == self.depth))
+            and saved_hooks(False) is None
+        )
 
 
 @contextlib.contextmanager

@@ -26,6 +26,9 @@ mode_at = _C._get_dispatch_stack_at
 # A generator's state is no value of a level.
 no_modes = torch.utils._python_dispatch._disable_current_modes
 
+# Programs are also recorded above autograd, by modes on a stack of their own.
+modes_above_autograd = torch._ops._len_torch_dispatch_stack_pre_dispatch
+
 
 def top_mode() -> TorchDispatchMode | None:
     """The mode that an operator called now reaches first."""
@@ -174,6 +177,7 @@ __all__ = [
     "make_wrapper",
     "mode_at",
     "mode_count",
+    "modes_above_autograd",
     "named_carried",
     "nn_functions",
     "no_modes",

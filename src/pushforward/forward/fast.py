@@ -23,6 +23,7 @@ from ..core.torch_private import (
     autocast_on,
     make_wrapper,
     mode_count,
+    saved_hooks,
     set_key_excluded,
 )
 from ..core.traced import HELD, NotFast
@@ -44,6 +45,7 @@ def ready(level: Any) -> bool:
         and not level.tracked
         and not level.suspended
         and mode_count() == 1
+        and saved_hooks(False) is None
         and is_grad_enabled()
         and not autocast_on()
     )
