@@ -151,7 +151,7 @@ class Writer:
 def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The cheapest way to call an operator with such arguments: a function of the Python API that comes to just that, if any.
 
-    Those parse their arguments in less time than an operator called by its schema takes. They are tried on zeros.
+    Those parse their arguments in less time than an operator called by its schema takes. They are tried on tensors without memory.
     """
     name = func._schema.name.split("::")[1]
     candidates = [f for f in (getattr(place, name, None) for place in (api_functions, Tensor)) if isinstance(f, C_FUNCTIONS)]
@@ -177,9 +177,9 @@ def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def stood_in(a: Any, made: list[Tensor]) -> Any:
-    """An argument with zeros in place of what was there."""
+    """An argument with tensors without memory in place of what was there."""
     if isinstance(a, Ref):
-        made.append(torch.empty_strided(a.size, a.stride, dtype=a.dtype, device=a.device).zero_())
+        made.append(torch.empty_strided(a.size, a.stride, dtype=a.dtype, device="meta"))
         return made[-1]
     return [stood_in(x, made) for x in a] if isinstance(a, list) else a
 
