@@ -80,3 +80,16 @@ def test_a_seed_made_where_another_device_is_the_default() -> None:
     with torch.device("meta"):
         pf.jvp(pf.grad(lambda v: (v**3).sum()), (x,), (x,))
     torch.testing.assert_close(pf.jvp(pf.grad(lambda v: (v**3).sum()), (x,), (x,))[1], 6 * x * x)
+
+
+@pytest.mark.parametrize("n", [5, 40, 90])
+def test_a_random_function_draws_once_for_the_whole_hessian(n: int) -> None:
+    x = torch.linspace(1, 2, n, dtype=torch.float64)
+    torch.manual_seed(0)
+    found = pf.hessian(lambda v: (torch.nn.functional.dropout(v, 0.5) ** 3).sum())(x)
+    on = found.diagonal() != 0
+    assert 0 < int(on.sum()) < n
+    torch.testing.assert_close(found, torch.diag(torch.where(on, 48 * x, 0.0)))
+    if n > 64:
+        with pytest.raises(pf.RandomnessError):
+            pf.hessian(lambda v: torch.nn.functional.dropout(v, 0.5).pow(3).sum(), chunk_size=10)(x)

@@ -296,7 +296,9 @@ def hessian(
                 [ 0., 12.]])
     """
     inner = jacrev(func, argnums, has_aux=has_aux)
-    forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size)
+    # one draw serves all directions, as one mask serves all products; each chunk would draw again
+    randomness = "same" if chunk_size is None else "error"
+    forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size, randomness=randomness)
     reverse = jacrev(inner, argnums, has_aux=has_aux)
 
     @functools.wraps(func)

@@ -13,7 +13,7 @@ from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import NoFunction, autocast_on, graph_task_id, mode_count, no_modes, saved_hooks
 from ..core.traced import NO_PLAN, TooLarge, Traced
 from .describe import add, repeated
-from .record import LARGE, Unplanned, parts_of, recorded
+from .record import LARGE, TWICE, Unplanned, parts_of, recorded
 from .write import C_FUNCTIONS, written
 
 Tensor = torch.Tensor
@@ -73,7 +73,9 @@ def planned(
                 e.plans = plans
             else:
                 PLANS[func] = plans
-        if (plan is None and len(plans) >= MOST) or any([x.numel() > LARGE for x in leaves]):
+        if (plan is None and len(plans) >= MOST) or any(
+            [x.numel() > (TWICE if recording else LARGE) for x in leaves]
+        ):
             return NO_PLAN
         if plan is None and not CHECKED:
             plans[known] = SEEN
@@ -128,7 +130,7 @@ def first_run(
     """Run the long way, and keep the plan of what it did."""
     plans[key] = False
     out, recorder = recorded(long_way, func, args, kwargs or {}, leaves)
-    if recorder is None:
+    if recorder is None or (recording and recorder.largest > TWICE):
         return out
     try:
         plan = written(recorder, out, leaves, values)
