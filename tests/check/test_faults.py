@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import pushforward as pf
+from tests.check import faulty_functions as _faulty_functions  # noqa: F401  (registers its own)
 from tests.check.faulty import FAULTS, line_of
 
 

@@ -58,7 +58,7 @@ def place(t: Tensor) -> int:
         t = t._primal
     try:
         return t.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # sparse, or a subclass without memory of its own
         return id(t)
 
 

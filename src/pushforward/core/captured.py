@@ -79,7 +79,7 @@ def same_memory(value: Tensor, target: Tensor) -> bool:
     try:
         place = value.untyped_storage().data_ptr()
         return place != 0 and place == target.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # sparse, or a subclass without memory of its own
         return False
 
 

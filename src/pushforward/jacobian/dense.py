@@ -283,6 +283,9 @@ def hessian(
 ) -> Callable[..., Any]:
     """The Hessian by forward over reverse mode: `jacfwd(jacrev(func))`; of a few inputs, by reverse over reverse.
 
+    Of at most 64 inputs of a small function, all rows are taken at once from copies of the input, which `func` then sees
+    as mapped values. A random function draws once for all directions (in chunks it is refused).
+
     Args:
         func: returns a tensor, usually a scalar (with `has_aux`: a pair of that and anything).
         argnums: as in `jacfwd`.
