@@ -7,13 +7,11 @@ the processor's, of one thread, the routes in turns; ratios are medians of the t
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import sys
 import time
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import torch
 import pushforward as pf
 from pushforward.check.routes import by_hand
 
-from .jacobians import Part, in_turns, markdown, milli, ratio
+from .jacobians import Part, handed_out, in_turns, milli, ratio
 from .simulations import SIMULATIONS
 
 ROUNDS = 15
@@ -94,7 +92,8 @@ def of_checks(only: str) -> Part:
         part.rows.append((name, str(report.evaluations), f"{last:.2f}", "yes" if report.ok else "NO"))
     part.claim("a check takes at most 60 evaluations", most <= 60, f"at most {most}")
     part.claim("no false alarm", right, "none" if right else "some")
-    part.claim("a block of 12.6 million parameters in under 30 s", last < 30, f"{last:.1f} s")
+    if any("12.6 million" in row[0] for row in part.rows):  # the last of them
+        part.claim("a block of 12.6 million parameters in under 30 s", last < 30, f"{last:.1f} s")
     return part
 
 
@@ -110,13 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     made = {"routes": of_simulations, "checks": of_checks}
     parts = [made[name](options.only) for name in options.parts.split(",")]
-    text = markdown(parts)
-    print(text)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(p) for p in parts], indent=1) + "\n")
-    if options.markdown:
-        options.markdown.write_text(text)
-    return int(any(not holds for p in parts for _, holds, _ in p.claims))
+    return handed_out(parts, options)
 
 
 if __name__ == "__main__":

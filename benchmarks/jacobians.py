@@ -288,6 +288,17 @@ def markdown(parts: list[Part]) -> str:
     return "\n".join(lines)
 
 
+def handed_out(parts: list[Part], options: argparse.Namespace) -> int:
+    """Print the tables and write the files asked for; 1 where a claim does not hold."""
+    text = markdown(parts)
+    print(text)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(p) for p in parts], indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(text)
+    return int(any(not holds for p in parts for _, holds, _ in p.claims))
+
+
 PARTS = ("system", "shapes", "narrow", "memory", "passes")
 
 
@@ -313,13 +324,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in options.parts.split(","):
         parts.append(made[name]())
         print(markdown(parts[-1:]), file=sys.stderr, flush=True)
-    text = markdown(parts)
-    print(text)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(p) for p in parts], indent=1) + "\n")
-    if options.markdown:
-        options.markdown.write_text(text)
-    return int(any(not holds for p in parts for _, holds, _ in p.claims))
+    return handed_out(parts, options)
 
 
 if __name__ == "__main__":
