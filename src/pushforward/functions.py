@@ -126,9 +126,9 @@ def hooked(args: tuple[Any, ...]) -> Any:
     out = _ORIGINAL(BackwardHookFunction, *args)
     for made, a in zip(out, args, strict=True):
         if type(a) is Batched and type(made) is Batched:
-            made._payload = a._payload
+            made._payload, made._meta, made._form = a._payload, None, None
         elif type(a) is Dual and type(made) is Dual:
-            made._primal, made._tangent = a._primal, a._tangent
+            made._primal, made._tangent, made._meta, made._form = a._primal, a._tangent, None, None
     return out
 
 

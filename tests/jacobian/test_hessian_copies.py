@@ -9,7 +9,7 @@ import torch
 import pushforward as pf
 from pushforward import reverse
 
-dense = importlib.import_module("pushforward.jacobian.dense")
+copies = importlib.import_module("pushforward.jacobian.copies")
 D = torch.float64
 
 
@@ -38,7 +38,7 @@ def test_a_try_in_vain_leaves_no_trace() -> None:
 
     def f(v: torch.Tensor) -> torch.Tensor:
         calls.add_(1)
-        return (torch.ones(dense.LARGEST, 12, dtype=D) @ v).pow(2).sum()  # too large in copies
+        return (torch.ones(copies.LARGEST, 12, dtype=D) @ v).pow(2).sum()  # too large in copies
 
     pf.hessian(f)(x)
     assert calls == 1
@@ -60,7 +60,7 @@ def test_blocks_have_the_dtype_of_the_gradient(n: int) -> None:
 def test_one_function_in_vain_does_not_speak_for_others() -> None:
     class Wide(torch.nn.Module):
         def forward(self, v: torch.Tensor) -> torch.Tensor:
-            return (torch.ones(dense.LARGEST, 12, dtype=D) @ v).pow(2).sum()
+            return (torch.ones(copies.LARGEST, 12, dtype=D) @ v).pow(2).sum()
 
     class Narrow(torch.nn.Module):
         def forward(self, v: torch.Tensor) -> torch.Tensor:
@@ -68,10 +68,10 @@ def test_one_function_in_vain_does_not_speak_for_others() -> None:
 
     x = torch.randn(12, dtype=D)
     pf.hessian(Wide())(x)
-    assert dense.code_of(Wide()) in dense._NOT_SMALL
-    assert dense.code_of(Narrow()) not in dense._NOT_SMALL
-    assert dense.code_of(functools.partial(Narrow.forward, None)) not in dense._NOT_SMALL
-    assert dense.hessian_of_copies(Narrow(), 0, (0,), (x,), {}) is not None
+    assert copies.code_of(Wide()) in copies._NOT_SMALL
+    assert copies.code_of(Narrow()) not in copies._NOT_SMALL
+    assert copies.code_of(functools.partial(Narrow.forward, None)) not in copies._NOT_SMALL
+    assert copies.hessian_of_copies(Narrow(), 0, (0,), (x,), {}) is not None
 
 
 def test_a_seed_made_where_another_device_is_the_default() -> None:

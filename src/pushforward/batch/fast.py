@@ -56,6 +56,7 @@ def like(level: Any, out: Tensor, meta: Any) -> Batched:
     made._payload = out
     made._level = level
     made._meta = meta
+    made._form = None
     return made
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..core.errors import DivergenceError, SlowFallback
-from ..core.level import THREAD
+from ..core.level import THREAD, stack_of
 from ..core.source import source_line
 from ..core.torch_private import BelowAutograd, NoDispatch
 
@@ -145,6 +145,9 @@ class Lanes:
         made.size, made.kept, made.lanes, made.first = kept.numel(), kept, self.numbers(kept), self.root()
         self.successor, self.alive = made, False
         THREAD.levels[:] = [made if level is self else level for level in THREAD.levels]
+        below = None
+        for level in THREAD.levels:
+            below = level.stack = stack_of(level, below)
 
     def agree(self, payload: Tensor, empty: Any = None) -> Any:
         """The Python value of a mapped payload in the group of lanes that goes on; `empty` where there are no lanes."""

@@ -37,9 +37,12 @@ DETACH = torch.ops.aten.detach.default  # the engine's, or for a value of its ow
 class Batched(Traced):
     """A value of a `vmap`: `_payload`, and `_mapped`: whether its first dimension is the mapped one."""
 
+    __slots__ = ("_form", "_level", "_meta", "_payload")  # read in every operator; the rest is seldom set
+
     _payload: Tensor
     _mapped: bool = True
-    _meta: Any = None  # how to make the wrapper of a like result, see `batch.fast`
+    _meta: Any  # how to make the wrapper of a like result, see `batch.fast`
+    _form: Any  # what plans know it by, see `plans.describe`
     _fast: ClassVar[dict[Any, Any]] = {}
     _named: ClassVar[dict[Any, Any]] = {}
 
@@ -92,6 +95,7 @@ def wrap(level: BatchLevel, payload: Tensor, mapped: bool) -> Batched:
         made._mapped = False
     made._payload = payload
     made._level = level
+    made._meta = made._form = None
     return made
 
 
@@ -365,6 +369,7 @@ class BatchLevel(Level, Lanes):
         if payload.dtype.is_complex or self.complex:
             copy_lazy_bits(made, payload)
         made._payload = payload
+        made._meta = made._form = None
         if not mapped:
             made._mapped = False
         made._level = self
@@ -404,7 +409,7 @@ class BatchLevel(Level, Lanes):
                     kept = taken(kept[0], self.place_of(newest)), True
                 if cell is None:
                     target._payload, target._mapped = kept
-                    target._meta = None
+                    target._meta = target._form = None
                 else:
                     cell.root = kept
                     newest.refresh(cell)
@@ -415,7 +420,8 @@ class BatchLevel(Level, Lanes):
         """Give a uniform buffer one copy for each lane; its views follow."""
         cell = target._cell
         if cell is None:
-            target._payload, target._mapped, target._meta = self.spread(target._payload), True, None
+            target._payload, target._mapped = self.spread(target._payload), True
+            target._meta = target._form = None
             return
         root, _ = cell.root
         cell.root = (self.spread(root), True)
@@ -440,7 +446,7 @@ class BatchLevel(Level, Lanes):
         """Make every living view again from the cell's root."""
         for value in cell.living():
             value._payload, value._mapped = self.replay(cell, value._path)
-            value._meta = None
+            value._meta = value._form = None
 
     def replay(self, cell: Cell, path: Any) -> tuple[Tensor, bool]:
         """The payload that a path of view operators leads to."""

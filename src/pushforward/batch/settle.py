@@ -51,7 +51,8 @@ def settle(value: Any) -> None:
 
 def moved(value: Any, level: Any, base: Any = 0) -> None:
     """Make a value one of another level; its own strides follow the payload's."""
-    value._level, value._meta = level, None
+    value._level = level
+    value._meta = value._form = None
     if value.requires_grad:
         level.tracked = True
     payload = value._payload

@@ -181,7 +181,7 @@ def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh
     if target._mapped and result.dim() == payload.dim() - 1 and not mapped:  # pyright: ignore[reportAttributeAccessIssue]
         result = result.unsqueeze(0)  # pyright: ignore[reportAttributeAccessIssue]
     if fresh and is_grad_enabled() and target._cell is None and mapped == target._mapped and alike(result, payload):
-        target._payload = result
+        target._payload, target._form = result, None
         return
     if is_grad_enabled() and (result.requires_grad or payload.requires_grad):
         with autograd_on():  # pyright: ignore[reportAttributeAccessIssue]
@@ -197,7 +197,7 @@ def leave_saved(level: Any, target: Any) -> None:
         return
     cell = target._cell
     if cell is None:
-        target._payload = target._payload.clone()
+        target._payload, target._meta, target._form = target._payload.clone(), None, None
         return
     root, mapped = cell.root
     cell.root = (root.clone(), mapped)
@@ -235,7 +235,8 @@ def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> 
         return func(*args, **kwargs)
     view = e.functional
     made = level.handle(entry(view), view, args, kwargs)
-    target._payload, target._mapped, target._meta = made._payload, made._mapped, None
+    target._payload, target._mapped = made._payload, made._mapped
+    target._meta = target._form = None
     target._cell, target._path = made._cell, made._path
     made._cell.add(target)
     with NoDispatch():

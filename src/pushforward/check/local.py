@@ -156,7 +156,7 @@ class LocalCheck(Observer):
             if relative > 10 * TOLERANCE:
                 worst = max(worst, relative)
                 if type(o) is Dual and o._level is self.level:
-                    o._tangent = torch.where(bad, d, given).to(o._primal.dtype)
+                    o._tangent, o._form = torch.where(bad, d, given).to(o._primal.dtype), None
             self.note_cancellation(call, operator, value)
         reverse, failure = 0.0, ""
         if self.reverse:

@@ -48,6 +48,18 @@ class _Thread(threading.local):
 
 
 THREAD = _Thread()
+_STACKS: dict[Any, Any] = {}
+
+
+def stack_of(level: Level, below: Any) -> Any:
+    """One object for all sequences of levels of these kinds and sizes: `level`, and those that `below` stands for."""
+    key = (type(level), level.size, below)
+    found = _STACKS.get(key)
+    if found is None:
+        if len(_STACKS) >= 1 << 12:
+            _STACKS.clear()
+        found = _STACKS[key] = object()
+    return found
 
 
 class Level(TorchDispatchMode):
@@ -74,6 +86,7 @@ class Level(TorchDispatchMode):
         self.held = False
         self.complex = False  # a complex value was seen: payloads may be lazily conjugated
         self.depth = 0
+        self.stack: Any = None  # kinds and sizes of the levels up to this one, see `stack_of`
         self.suspended = False
         self.grad_enabled = True
         self.tracked = False  # a value of the level itself may require grad: the fast paths are closed
@@ -89,6 +102,7 @@ class Level(TorchDispatchMode):
         if not levels:
             THREAD.excluded = excluded_keys()
         self.depth = len(levels) + 1
+        self.stack = stack_of(self, levels[-1].stack if levels else None)
         if not levels and modes_above_autograd():
             msg = (
                 f"{self.where}: a program is being recorded above autograd (make_fx(pre_dispatch=True), torch.export), where what a "

@@ -103,6 +103,7 @@ def like(level: Any, out: Tensor, tangent: Tensor | None, meta: Any) -> Dual:
     made._tangent = tangent
     made._level = level
     made._meta = meta
+    made._form = None
     return made
 
 

@@ -174,7 +174,7 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
             set_key_excluded(PYTHON_KEY, False)
             set_key_excluded(SNAPSHOT_KEY, False)
         made: Any = make_wrapper(*meta)  # as `like`, which is called too often to be called
-        made._primal, made._tangent, made._level, made._meta = out, t, level, meta
+        made._primal, made._tangent, made._level, made._meta, made._form = out, t, level, meta, None
         return made
 
     core = own_code(core)

@@ -286,7 +286,7 @@ def known_view(x: Dual, step: Any, p: Tensor, t: Tensor) -> Dual:
         cell = x._cell = Cell(x, (x._primal, x._tangent), loose=x._loose)
     offset = p.storage_offset() - cell.root[0].storage_offset()
     made: Any = make_wrapper(Dual, p.shape, p.stride(), offset, None, p.dtype, STRIDED, p.device)
-    made._primal, made._tangent, made._level = p, t, x._level
+    made._primal, made._tangent, made._level, made._meta, made._form = p, t, x._level, None, None
     made._cell, made._path = cell, (x._path, step)
     cell.add(made)
     return made

@@ -35,10 +35,13 @@ _SEQUENCES = (list, tuple)
 class Dual(Traced):
     """A dual number: `_primal` and `_tangent` (None: zero)."""
 
+    __slots__ = ("_form", "_level", "_meta", "_primal", "_tangent")  # read in every operator; the rest is seldom set
+
     _primal: Tensor
-    _tangent: Tensor | None = None
+    _tangent: Tensor | None
     _loose = False  # the primal was made by a fast path, so that the levels below do not know it as theirs
-    _meta: Any = None  # what a like result's wrapper is made from, see `forward.fast`
+    _meta: Any  # what a like result's wrapper is made from, see `forward.fast`
+    _form: Any  # what plans know it by, see `plans.describe`
     _fast: ClassVar[dict[Any, Any]] = {}
     _named: ClassVar[dict[Any, Any]] = {}
 
@@ -78,6 +81,7 @@ def wrap(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual:
     made._primal = primal
     made._tangent = tangent
     made._level = level
+    made._meta = made._form = None
     return made
 
 
@@ -276,6 +280,7 @@ class DualLevel(Level):
         made = wrap_like(Dual, primal, primal.shape, primal.stride(), offset)
         copy_lazy_bits(made, primal)
         made._primal, made._tangent, made._level = primal, tangent, self
+        made._meta = made._form = None
         made._cell, made._path = cell, (base._path, step)
         cell.add(made)
         return made
@@ -284,7 +289,7 @@ class DualLevel(Level):
         """Give a value without a tangent one of zeros, so that one can be written; its views follow."""
         cell = target._cell
         if cell is None:
-            target._tangent = torch.zeros_like(target._primal)
+            target._tangent, target._form = torch.zeros_like(target._primal), None
             return
         root, tangent = cell.root
         tangent = torch.zeros_like(root) if tangent is None else tangent.clone()
@@ -296,6 +301,7 @@ class DualLevel(Level):
         cell = target._cell
         if cell is None:
             target._primal, target._loose = target._primal.clone(), False
+            target._meta = target._form = None
             return
         cell.root, cell.loose = (cell.root[0].clone(), cell.root[1]), False
         self.refresh(cell)
@@ -318,6 +324,7 @@ class DualLevel(Level):
                 if index is not None:
                     primal, tangent = primal[index], None if tangent is None else tangent[index]
             value._primal, value._tangent = primal, tangent
+            value._meta = value._form = None
 
     def captured(self, name: str, what: str) -> CapturedWriteError:
         """The error for a write of a dual number into a tensor from outside."""

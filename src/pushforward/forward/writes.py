@@ -139,7 +139,7 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None, *, fresh
     if recorded and cell is not None and not target._primal.requires_grad:
         track(level, target)
     if fresh and cell is None and is_grad_enabled() and alike(out, target._primal):
-        target._primal, target._tangent = out, tangent
+        target._primal, target._tangent, target._form = out, tangent, None
     elif recorded:
         with autograd_on():
             leave_saved(level, target)
@@ -156,7 +156,7 @@ def leave_saved(level: Any, target: Any) -> None:
     cell = target._cell
     if cell is None:
         if target._primal.requires_grad:
-            target._primal = target._primal.clone()
+            target._primal, target._meta, target._form = target._primal.clone(), None, None
         return
     root, tangent = cell.root
     if root.requires_grad or level.input_of(target) is None:
@@ -173,7 +173,7 @@ def alike(a: Tensor, b: Tensor) -> bool:
 def _copy_both(target: Any, out: Tensor, tangent: Tensor | None, shared: bool) -> None:
     target._primal.copy_(out)
     if not shared:
-        target._tangent = tangent
+        target._tangent, target._form = tangent, None
     elif tangent is not None:
         target._tangent.copy_(tangent)
     elif target._tangent is not None:
@@ -207,7 +207,8 @@ def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> 
         return func(*args, **kwargs)
     made = level.handle(entry(e.functional), e.functional, args, kwargs)
     target._primal, target._tangent = made._primal, made._tangent
-    target._cell, target._path, target._meta = made._cell, made._path, None
+    target._cell, target._path = made._cell, made._path
+    target._meta = target._form = None
     made._cell.add(target)
     with NoDispatch():
         func(*args, **kwargs)

@@ -16,41 +16,18 @@ from ..batch.vmap import over_rows, vmap
 from ..batch.work import FIRST
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.journal import attempt
-from ..core.level import THREAD
 from ..core.opaque import opaque
-from ..core.torch_private import NoFunction, mode_count
-from ..core.traced import NeedsGraph, TooLarge
+from ..core.torch_private import mode_count
 from ..forward.jvp import jvp
-from ..reverse import argument_positions, differentiable, grad, grad_and_value, kind, name_of, vjp
+from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
+from . import copies
+from .basis import basis, chosen_inputs
 
 Tensor = torch.Tensor
 
 
 FEW = 8  # so many passes one by one cost less than mapping them, where
-COPIES = 64  # of so few inputs a Hessian may be taken from as many copies of them, where
-LARGEST = 3000  # no value has more elements, all copies together: what is kept of hundreds of them is a few megabytes
-_NOT_SMALL: set[Any] = set()  # functions for which that was tried in vain
 SMALL = 4096  # the tensors have at most so many elements, so that an operator's overhead is its time
-
-
-def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
-    """Rows `start` to `stop` of the standard basis of all elements, cut into tensors of the leaves' sizes."""
-    with NoFunction():
-        if len(leaves) == 1 and start == 0 and stop == leaves[0].numel():
-            x = leaves[0]
-            eye = torch.eye(stop, dtype=x.dtype, device=x.device)
-            return [eye if x.dim() == 1 else eye.view(stop, *x.shape)]
-        out, offset = [], 0
-        for x in leaves:
-            n = x.numel()
-            rows = torch.zeros(stop - start, n, dtype=x.dtype, device=x.device)
-            low, high = max(start, offset), min(stop, offset + n)
-            if high > low:
-                rows[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
-            out.append(rows.view(stop - start, *x.shape))
-            offset += n
-        return out
 
 
 def check_chunk(what: str, chunk_size: Any) -> None:
@@ -66,23 +43,6 @@ def in_chunks(function: Callable[[int, int], list[Tensor]], total: int, chunk_si
         return function(0, total)
     parts = [function(k, min(k + chunk_size, total)) for k in range(0, total, chunk_size)]
     return [torch.cat(column) for column in zip(*parts, strict=True)]
-
-
-def chosen_inputs(
-    func: Any, argnums: Any, args: Any, what: str
-) -> tuple[tuple[int, ...], list[Any], list[Tensor], Any]:
-    """Positions, chosen arguments, their leaves and structure."""
-    positions = argument_positions(func, argnums, args, what)
-    leaves, spec = tree.flat([args[k] for k in positions])
-    for k, x in enumerate(leaves):
-        if not differentiable(x):
-            path = tree.paths([args[p] for p in positions], "args")[k]
-            msg = (
-                f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; only "
-                f"floating-point and complex tensors do"
-            )
-            raise ArgumentError(msg)
-    return positions, leaves, leaves, spec
 
 
 def jacfwd(
@@ -192,7 +152,8 @@ def jacrev(
 ) -> Callable[..., Any]:
     """The Jacobian by reverse mode: one pass for each output element, run as one mapped call.
 
-    Arguments and results are those of `jacfwd`; outputs of integer type have a derivative of zeros.
+    Arguments and results are those of `jacfwd`; outputs of integer type have a derivative of zeros. A small function with up to 64
+    outputs sees mapped values from its second call on: each row comes from a copy of the input.
 
     Example:
         >>> import torch, pushforward as pf
@@ -225,8 +186,16 @@ def jacrev(
             found["tensors"] = [isinstance(o, Tensor) for o in outs]
             return [o for o in outs if isinstance(o, Tensor)], aux
 
+        known = 0 if has_aux or chunk_size is not None else copies.known_outputs(func, leaves)
+        if known > FEW:
+            tried = copies.jacobian_rows(func, lambda *inputs: of_inputs(*inputs)[0], leaves, known)
+            if tried is not None:
+                rows, shapes = tried
+                return assembled(cut_rows(rows, shapes, leaves), found, spec, argnums)
         outs, pull, aux = vjp(of_inputs, *leaves, has_aux=True)
         smooth = [k for k, o in enumerate(outs) if differentiable(o)]
+        if known == 0 and not has_aux:
+            copies.remember_outputs(func, leaves, outs)
 
         turned = any(outs[k].is_complex() for k in smooth)
 
@@ -278,6 +247,15 @@ def jacrev(
     return wrapped
 
 
+def cut_rows(rows: list[Tensor], shapes: list[Any], leaves: list[Tensor]) -> list[list[Tensor]]:
+    """The rows of all outputs as blocks by output and input."""
+    if len(shapes) == 1:
+        return [[r.reshape((*shapes[0], *x.shape)) for r, x in zip(rows, leaves, strict=True)]]
+    sizes = [s.numel() for s in shapes]
+    cut = [r.split(sizes) for r in rows]
+    return [[c[k].reshape((*s, *x.shape)) for c, x in zip(cut, leaves, strict=True)] for k, s in enumerate(shapes)]
+
+
 def hessian(
     func: Callable[..., Any], argnums: Any = 0, *, has_aux: bool = False, chunk_size: int | None = None
 ) -> Callable[..., Any]:
@@ -314,70 +292,13 @@ def hessian(
                 return forward(*args, **kwargs)
             if total <= FEW:
                 return reverse(*args, **kwargs)
-            if total <= COPIES and not has_aux and all(x.is_floating_point() for x in leaves):
-                found = hessian_of_copies(func, argnums, positions, args, kwargs)
+            if total <= copies.COPIES and not has_aux and all(x.is_floating_point() for x in leaves):
+                found = copies.hessian_of_copies(func, argnums, positions, args, kwargs)
                 if found is not None:
                     return found
         return forward(*args, **kwargs)
 
     return wrapped
-
-
-def code_of(func: Any) -> Any:
-    """What tells a function from others, without keeping what it holds: its code, or that of its class."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    return getattr(func, "__code__", None) or getattr(getattr(type(func), "forward", None), "__code__", type(func))
-
-
-def hessian_of_copies(
-    func: Any, argnums: Any, positions: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """The Hessian of a small function, one row from each of as many copies of the input; None where it is not small.
-
-    Row k is the gradient of <grad f(x), e_k>. All rows are two backward passes of the engine over plain tensors, where the engine's
-    operators on mapped cotangents would each pass through Python.
-    """
-    code = code_of(func)
-    if code in _NOT_SMALL:
-        return None
-    _, _, leaves, spec = chosen_inputs(func, argnums, args, "hessian")
-    first = grad_and_value(func, positions)
-
-    def row(*direction: Tensor) -> Any:
-        def along(*inputs: Tensor) -> Tensor:
-            full = list(args)
-            for k, value in zip(positions, tree.unflatten(list(inputs), spec), strict=True):
-                full[k] = value
-            slopes, value = first(*full, **kwargs)
-            if value.is_complex() or value.dim():
-                raise TooLarge  # `grad` takes the real part of one element, whatever its dimensions
-            slopes = tree.leaves(list(slopes))
-            return torch.stack([(s * d).sum() for s, d in zip(slopes, direction, strict=True)]).sum()
-
-        return grad(along, tuple(range(len(leaves))))(*leaves)
-
-    total = sum(x.numel() for x in leaves)
-    asked, THREAD.most = THREAD.most, LARGEST
-    try:
-        with attempt(BaseException):
-            rows = vmap(row, randomness="same")(*basis(leaves, 0, total))
-    except (Exception, TooLarge, NeedsGraph):
-        _NOT_SMALL.add(code)
-        return None
-    finally:
-        THREAD.most = asked
-    sizes = [x.numel() for x in leaves]
-    blocks = []
-    for x, down in zip(leaves, zip(*[r.split(sizes) for r in rows], strict=True), strict=True):
-        blocks.append([c.reshape((*x.shape, *y.shape)) for c, y in zip(down, leaves, strict=True)])
-    many = isinstance(argnums, (tuple, list))
-    outer = []
-    for line in blocks:
-        inputs = tree.unflatten(line, spec)
-        outer.append(tuple(inputs) if many else inputs[0])
-    whole = tree.unflatten(outer, spec)
-    return tuple(whole) if many else whole[0]
 
 
 def hvp(func: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:

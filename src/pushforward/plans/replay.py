@@ -40,15 +40,16 @@ def planned(
     top = levels[-1]
     if not top.clear or not top.alive or autocast_on():
         return NO_PLAN
-    depth = len(levels)
-    if top.depth != depth or mode_count() != (depth - 1 if below else depth) or (below and level is not top):
+    depth = top.depth
+    if len(levels) != depth or mode_count() != (depth - 1 if below else depth) or (below and level is not top):
         return NO_PLAN
     grad = is_grad_enabled()
-    key: list[Any] = [len(args), THREAD.order, grad or graph_task_id() == -1, grad, torch.get_default_dtype()]
+    key: list[Any] = [
+        top.stack, len(args), THREAD.order, grad, grad or graph_task_id() == -1, torch.get_default_dtype()
+    ]  # fmt: skip
     for v in levels:
         if v.suspended or v.complex or (v.tracked and not (below and v is top)):
             return NO_PLAN  # a graph on values of a level is recorded above it
-        key += (type(v), v.size)
     leaves: list[Tensor] = []
     values: list[Any] = []
     for a in args:
@@ -59,11 +60,15 @@ def planned(
             key.append(name)
             if not add(a, key, leaves, values, levels):
                 return NO_PLAN
-    recording = grad and any([x.requires_grad for x in leaves])
+    needed = [x.requires_grad for x in leaves]
+    recording = False
+    if True in needed:
+        key.append(tuple(needed))
+        recording = grad
     if recording and (below or any(v.open_graph for v in levels) or saved_hooks(False) is not None):
         return NO_PLAN  # the long way knows what is recorded where, and what a hook is shown
     if len(leaves) > 1:
-        key.append(repeated(leaves))
+        key.append(leaves[0] is leaves[1] if len(leaves) == 2 else repeated(leaves))
     known = tuple(key)
     plan = None if plans is None else plans.get(known)
     if plan is None or plan is SEEN:

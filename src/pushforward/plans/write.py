@@ -23,6 +23,8 @@ from typing import Any
 import torch
 
 from ..batch.level import Batched
+from ..core.cell import Cell
+from ..core.level import THREAD
 from ..core.torch_private import (
     PYTHON_KEY,
     SNAPSHOT_KEY,
@@ -33,9 +35,11 @@ from ..core.torch_private import (
     set_key_excluded,
 )
 from ..core.traced import Traced
+from .describe import form_of
 from .record import Names, Recorder, Ref, Unplanned, Views, level_of, parts_of
 
 Tensor = torch.Tensor
+STRIDED = torch.strided
 _VARIABLE = re.compile(r"\bb\d+\b")
 C_FUNCTIONS = (
     types.BuiltinFunctionType,
@@ -59,6 +63,7 @@ class Writer:
             "SNAPSHOT": SNAPSHOT_KEY,
             "make": make_wrapper,
             "look": look,
+            "look_known": look_known,
         }
         self.count = 0
 
@@ -129,9 +134,14 @@ class Writer:
             if not steps:
                 raise Unplanned
             third = repr(x._mapped) if type(x) is Batched else names[1]
+            call = f"levels[{place}], values[{base}], {self.constant(steps)}, {names[0]}, {third}"
+            with NoFunction():
+                how = (x.shape, x.stride(), x.dtype, x.device)
+            simple = type(x) is Batched and x._mapped and len(steps) == 1
             self.lines.append(
-                f"{made} = look(levels[{place}], values[{base}], {self.constant(steps)}, {names[0]}, {third})"
+                f"{made} = look_known({call}, {self.constant(how)})" if simple else f"{made} = look({call})"
             )
+            self.lines.append(f"{made}._form = {self.form(x)}")
             return made
         with NoFunction():
             if x.storage_offset() != 0:
@@ -144,8 +154,13 @@ class Writer:
                 self.lines.append(f"{made}._mapped = False")
         else:
             self.lines.append(f"{made}._primal = {names[0]}; {made}._tangent = {names[1]}")
-        self.lines.append(f"{made}._level = levels[{place}]")
+        self.lines.append(f"{made}._level = levels[{place}]; {made}._meta = None; {made}._form = {self.form(x)}")
         return made
+
+    def form(self, x: Any) -> str:
+        """What later calls know a result by, as source."""
+        form = form_of(x, [], [], THREAD.levels)
+        return "None" if form is None else self.constant(form)
 
 
 def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -228,6 +243,20 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     plan = writer.space["plan"]
     plan.largest, plan.hidden = recorder.largest, recorder.hidden
     return plan
+
+
+def look_known(level: Any, base: Any, steps: Any, payload: Tensor, mapped: bool, how: Any) -> Any:
+    """A mapped view of `base` by one view operator, of known sizes, strides, dtype and device."""
+    del mapped
+    cell = base._cell
+    if cell is None:
+        cell = base._cell = Cell(base, (base._payload, base._mapped))
+    offset = payload.storage_offset() - cell.root[0].storage_offset()
+    made: Any = make_wrapper(Batched, how[0], how[1], offset or None, None, how[2], STRIDED, how[3])
+    made._payload, made._level, made._meta = payload, level, None
+    made._cell, made._path = cell, (base._path, steps[0])
+    cell.add(made)
+    return made
 
 
 def look(level: Any, base: Any, steps: tuple[Any, ...], first: Tensor, second: Any) -> Any:

@@ -1,0 +1,50 @@
+"""The inputs of a Jacobian, and the standard basis of their elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..core import tree
+from ..core.errors import ArgumentError
+from ..core.torch_private import NoFunction
+from ..reverse import argument_positions, differentiable, kind, name_of
+
+Tensor = torch.Tensor
+
+
+def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
+    """Rows `start` to `stop` of the standard basis of all elements, cut into tensors of the leaves' sizes."""
+    with NoFunction():
+        if len(leaves) == 1 and start == 0 and stop == leaves[0].numel():
+            x = leaves[0]
+            eye = torch.eye(stop, dtype=x.dtype, device=x.device)
+            return [eye if x.dim() == 1 else eye.view(stop, *x.shape)]
+        out, offset = [], 0
+        for x in leaves:
+            n = x.numel()
+            rows = torch.zeros(stop - start, n, dtype=x.dtype, device=x.device)
+            low, high = max(start, offset), min(stop, offset + n)
+            if high > low:
+                rows[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
+            out.append(rows.view(stop - start, *x.shape))
+            offset += n
+        return out
+
+
+def chosen_inputs(
+    func: Any, argnums: Any, args: Any, what: str
+) -> tuple[tuple[int, ...], list[Any], list[Tensor], Any]:
+    """Positions, chosen arguments, their leaves and structure."""
+    positions = argument_positions(func, argnums, args, what)
+    leaves, spec = tree.flat([args[k] for k in positions])
+    for k, x in enumerate(leaves):
+        if not differentiable(x):
+            path = tree.paths([args[p] for p in positions], "args")[k]
+            msg = (
+                f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; only "
+                f"floating-point and complex tensors do"
+            )
+            raise ArgumentError(msg)
+    return positions, leaves, leaves, spec
