@@ -12,7 +12,15 @@ import torch
 
 from ..core.level import recorded_below
 from ..core.methods import register_method
-from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, autocast_on, make_wrapper, set_key_excluded
+from ..core.torch_private import (
+    PYTHON_KEY,
+    SNAPSHOT_KEY,
+    autocast_on,
+    make_wrapper,
+    mode_count,
+    saved_hooks,
+    set_key_excluded,
+)
 from ..ops.shared import is_shared, shared_matmul
 from .level import Batched, wrap
 
@@ -92,11 +100,12 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     meta = x._meta or meta_of(x)
     level = x._level
-    if not meta or not level.on_top():
+    # `level.on_top()` and `like`, which are called too often to be called
+    if not meta or not level.alive or level.tracked or saved_hooks(False) is not None:
         return None
     if level.held:
         out = func(x._payload)
-    else:
+    elif level.clear and mode_count() == level.depth:
         set_key_excluded(PYTHON_KEY, True)
         set_key_excluded(SNAPSHOT_KEY, True)
         try:
@@ -104,52 +113,88 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
         finally:
             set_key_excluded(PYTHON_KEY, False)
             set_key_excluded(SNAPSHOT_KEY, False)
-    return like(level, out, meta)
+    else:
+        return None
+    if len(meta) > 8:
+        return wrap(level, out, True)
+    made: Any = make_wrapper(*meta)
+    made._payload = out
+    made._level = level
+    made._meta = meta
+    made._form = None
+    return made
 
 
 def binary(func: Any, args: tuple[Any, ...]) -> Any:
     """A function of two: mapped values of one size, or one with a number or a smaller constant."""
     if len(args) != 2:
         return None
-    x, y = args
-    if type(x) is not Batched:
-        x, y = y, x
+    first, second = args
+    x, y = (first, second) if type(first) is Batched else (second, first)
     if type(x) is not Batched:
         return None
     meta = x._meta or meta_of(x)
     level = x._level
-    if not meta or not level.on_top():
+    if not meta or not level.alive or level.tracked or saved_hooks(False) is not None:
         return None
     kind = type(y)
     if kind is Batched:
         other = y._meta or meta_of(y)
-        if not other or y._level is not level or other[5] is not meta[5] or len(other[1]) != len(meta[1]):
+        if other is meta:
+            same = True
+        elif not other or other[5] is not meta[5] or len(other[1]) != len(meta[1]):
             return None
-        same = other[1] == meta[1] and len(other) == 8
-        y = y._payload
-    elif kind is float or kind is int:
-        same = True
-    elif kind is Tensor or kind is Parameter:
-        if y.dtype is not meta[5] or y.dim() > len(meta[1]) or not recorded_below(level, y):
+        else:
+            same = other[1] == meta[1] and len(other) == 8
+        if y._level is not level:
             return None
-        same = y.dim() == 0
+        first, second = first._payload, second._payload
+    else:
+        if kind is float or kind is int:
+            same = True
+        elif kind is Tensor or kind is Parameter:
+            if y.dtype is not meta[5] or y.dim() > len(meta[1]) or not recorded_below(level, y):
+                return None
+            same = y.dim() == 0
+        else:
+            return None
+        first, second = (x._payload, y) if x is first else (y, x._payload)
+    if level.held:
+        out = func(first, second)
+    elif level.clear and mode_count() == level.depth:
+        set_key_excluded(PYTHON_KEY, True)
+        set_key_excluded(SNAPSHOT_KEY, True)
+        try:
+            out = func(first, second)
+        finally:
+            set_key_excluded(PYTHON_KEY, False)
+            set_key_excluded(SNAPSHOT_KEY, False)
     else:
         return None
-    first, second = (x._payload, y) if x is args[0] else (y, x._payload)
-    out = func(first, second) if level.held else direct(func, first, second)
-    return like(level, out, meta) if same else wrap(level, out, True)
+    if not same or len(meta) > 8:
+        return wrap(level, out, True)
+    made: Any = make_wrapper(*meta)
+    made._payload = out
+    made._level = level
+    made._meta = meta
+    made._form = None
+    return made
 
 
 def total(func: Any, args: tuple[Any, ...]) -> Any:
-    """`x.sum()` of a mapped value."""
-    if len(args) != 1 or type(args[0]) is not Batched:
-        return None
+    """`x.sum()` and `x.sum(d)` of a mapped value."""
     x = args[0]
-    p = x._payload
-    if type(p) is not Tensor or not x._mapped or p.dim() < 2 or not x._level.on_top():
+    if type(x) is not Batched:
         return None
-    out = direct(_sum_rows, func, p, held=x._level.held)
-    return wrap(x._level, out, True)
+    meta, level = x._meta or meta_of(x), x._level
+    if not meta or not meta[1] or not level.on_top():
+        return None
+    if len(args) == 1:
+        return wrap(level, direct(_sum_rows, func, x._payload, held=level.held), True)
+    d, rank = args[1], len(meta[1])
+    if len(args) != 2 or type(d) is not int or not -rank <= d < rank:
+        return None
+    return wrap(level, direct(func, x._payload, d + 1 if d >= 0 else d, held=level.held), True)
 
 
 def dot(func: Any, args: tuple[Any, ...]) -> Any:
@@ -273,9 +318,11 @@ def item(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     p = x._payload
     level = x._level
-    if type(p) is not Tensor or not x._mapped or p.dim() < 2 or p.is_complex() or not level.on_top():
+    meta = x._meta or meta_of(x)
+    if not meta or not meta[1] or not level.on_top():
         return None
-    if not -p.shape[1] <= k < p.shape[1]:
+    n = meta[1][0]
+    if not -n <= k < n:
         return None  # the long way raises the error
     del func
     return level.wrap_view(x, (SELECT, (0, k), {}, None), direct(Tensor.select, p, 1, k, held=level.held), True)

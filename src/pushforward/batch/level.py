@@ -30,6 +30,7 @@ from .writes import write
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+STRIDED = torch.strided
 _SEQUENCES = (list, tuple)
 DETACH = torch.ops.aten.detach.default  # the engine's, or for a value of its own: no derivative of the payload stops there
 
@@ -355,18 +356,16 @@ class BatchLevel(Level, Lanes):
         cell = base._cell
         if cell is None:
             cell = base._cell = Cell(base, (base._payload, base._mapped))
-        strided = payload.layout is torch.strided
-        offset = payload.storage_offset() - cell.root[0].storage_offset() if strided else 0
-        sizes, strides = payload.shape, payload.stride() if strided else ()
-        if mapped:
-            sizes, strides = sizes[1:], strides[1:]
-        if strided:
-            made: Any = make_wrapper(
-                Batched, sizes, strides, offset or None, None, payload.dtype, torch.strided, payload.device
-            )
+        sizes, dtype = payload.shape, payload.dtype
+        if payload.layout is STRIDED:
+            strides = payload.stride()
+            if mapped:
+                sizes, strides = sizes[1:], strides[1:]
+            offset = payload.storage_offset() - cell.root[0].storage_offset()
+            made: Any = make_wrapper(Batched, sizes, strides, offset or None, None, dtype, STRIDED, payload.device)
         else:
-            made = wrap_like(Batched, payload, sizes, strides, 0)
-        if payload.dtype.is_complex or self.complex:
+            made = wrap_like(Batched, payload, sizes[1:] if mapped else sizes, (), 0)
+        if self.complex or dtype.is_complex:
             copy_lazy_bits(made, payload)
         made._payload = payload
         made._meta = made._form = None

@@ -31,7 +31,8 @@ class Cell:
     def add(self, view: Any) -> None:
         """Let `view` be refreshed with the others."""
         members = self.members
-        if len(members) >= 64 and not len(members) & (len(members) - 1):
+        n = len(members)
+        if n >= 64 and not n & (n - 1):
             members[:] = [ref for ref in members if ref() is not None]
         members.append(weakref.ref(view))
 

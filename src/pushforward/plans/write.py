@@ -4,9 +4,11 @@ def plan(leaves, values, levels):
 [a0] = leaves
 try:
 exclude(PYTHON, True)
+exclude(SNAPSHOT, True)
 b1 = k5(a0, (1,))
 finally:
 exclude(PYTHON, False)
+exclude(SNAPSHOT, False)
 b2 = make(*k6)
 b2._payload = b1
 b2._level = levels[0]
@@ -235,7 +237,7 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     operators = freed(operators, " ".join(writer.lines))
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
     body = (
-        "    try:\n        exclude(PYTHON, True)\n" + "".join(f"        {line}\n" for line in operators)
+        "    try:\n        exclude(PYTHON, True)\n        exclude(SNAPSHOT, True)\n" + "".join(f"        {line}\n" for line in operators)
         + "    finally:\n        exclude(PYTHON, False)\n        exclude(SNAPSHOT, False)\n" if operators else ""
     )  # fmt: skip
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
