@@ -18,7 +18,6 @@ from .batch import gradient as lanewise
 from .batch.gradient import payload_level
 from .batch.level import Batched
 from .core import tree
-from .core.carry import run_backward
 from .core.errors import ArgumentError
 from .core.fresh import reach_outside, released, stopped, variable
 from .core.journal import attempt
@@ -26,6 +25,7 @@ from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count
 from .core.traced import NeedsGraph
+from .core.untaken import run_backward, selects
 from .forward.level import Dual
 from .ops.safe import nested_reverse
 
@@ -139,6 +139,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             raise ArgumentError(msg)
     live = [k for k, o in enumerate(outs) if o.requires_grad]
     keep = state.keeps_graph([outs[k] for k in live])
+    selecting = selects([outs[k] for k in live])
 
     @opaque
     def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
@@ -163,6 +164,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 tuple(state.inner),
                 True,
                 accumulate_grad=False,
+                selecting=selecting,
             )
         made: list[Any] = [None] * len(leaves)
         for k, x, g in zip(places, state.inner, grads, strict=True):
@@ -308,8 +310,9 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
             with attempt():
                 grads, result, aux, keep = lanewise.gradient(level, chosen, call, lambda y: scalar_output(func, y))
             state: Any = LanewiseState(level)
-        except NeedsGraph:
-            lanewise.give_up(func)
+        except NeedsGraph as reason:
+            if type(reason) is NeedsGraph:
+                lanewise.give_up(func)
             level = None
     if level is None:
         state = Reverse(chosen)

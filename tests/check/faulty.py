@@ -271,7 +271,7 @@ def normalised_zero(x):
 @fault("nan", torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64))
 def hidden_root(x):
     r = torch.sqrt(x)  # fault
-    return torch.where(x > 0, r, torch.zeros_like(x))
+    return torch.where(x < 2, r * x, x)
 
 
 # -- overwritten values and hooks --------------------------------------------------------------------------------------

@@ -13,17 +13,21 @@ from typing import Any
 import torch
 
 from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
-from ..core.carry import run_backward
 from ..core.fresh import give_back, reach_outside
 from ..core.level import THREAD
 from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode
 from ..core.traced import SPECIAL, NeedsGraph
+from ..core.untaken import has_nan, run_backward, selects, visible
 from .level import Batched, BatchLevel, wrap
 from .settle import refresh_all
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _GIVEN_UP: set[Any] = set()
+
+
+class LanesTogether(NeedsGraph):
+    """A branch that some lanes do not take may be what made a NaN: a graph of each lane's own values can tell."""
 
 
 def payload_level(func: Any, leaves: list[Any]) -> Any:
@@ -76,11 +80,16 @@ def gradient(
             keep = connected or reach_outside([scores], inner)
             with NoDispatch():
                 seed = torch.ones_like(scores)
+        selecting = selects((scores,))
         pop_mode(None)
         try:
-            grads = run_backward((scores,), (seed,), keep, keep, tuple(inner), True, accumulate_grad=False)
+            grads = run_backward(
+                (scores,), (seed,), keep, keep, tuple(inner), True, accumulate_grad=False, selecting=selecting
+            )
         finally:
             push_mode(level)
+        if selecting and visible(inner) and any(g is not None and has_nan(g) for g in grads):
+            raise LanesTogether(level)
         written_back(began, leaves, values, inner, keep)
         return [None if g is None else wrap(began, g, True) for g in grads], result, aux, keep
     finally:

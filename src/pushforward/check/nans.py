@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.errors import TransformError
 from ..core.source import is_library_file, source_line
 from ..core.torch_private import NoFunction, TorchDispatchMode, current_node, graph_task_id
+from ..core.untaken import excused
 from .observe import tensors
 
 Tensor = torch.Tensor
@@ -127,7 +128,7 @@ class _Watch(TorchDispatchMode):
             return out
         if before is None:
             before = worst([args, list(kwargs.values())])
-        if after > before:
+        if after > before and not (graph_task_id() != -1 and excused(not_finite(out, after))):
             raise found(name, args, out, after)
         return out
 
@@ -150,12 +151,17 @@ def worst(value: Any) -> int:
     return 0
 
 
+def not_finite(out: Any, kind: int) -> Tensor:
+    """Where the worst of some tensors is not finite."""
+    bad = next(o for o in tensors(out) if worst(o) == kind).detach()
+    return torch.isnan(bad) if kind == 2 else ~torch.isfinite(bad)
+
+
 def found(name: str, args: Any, out: Any, kind: int) -> NanError:
     """The error for an operator that made a NaN or an infinity."""
     what = "a NaN" if kind == 2 else "an infinity"
     role, outer, line = whose(name, args)
-    bad = next(o for o in tensors(out) if worst(o) == kind)
-    mask = torch.isnan(bad.detach()) if kind == 2 else ~torch.isfinite(bad.detach())
+    mask = not_finite(out, kind)
     place = mask.nonzero()[0].tolist()
     ranges = "; ".join(
         f"input {k}: {described(a)}"

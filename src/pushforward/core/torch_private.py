@@ -79,6 +79,12 @@ run_user_backward = torch.autograd.graph._engine_run_backward
 # Hooks that pack saved tensors see what is computed on the way: it must then be computed as it always is, and once.
 saved_hooks = _C._autograd._top_saved_tensors_default_hooks
 
+# The types of the graph's nodes, each named after an operator and the number of its formula.
+node_types = vars(_C._functions)
+
+# While TorchScript traces, no number may be looked at.
+jit_tracing = _C._get_tracing_state
+
 # Names the node whose backward is running, for the errors of `debug_nans`.
 current_node = _C._current_autograd_node
 
@@ -172,6 +178,7 @@ __all__ = [
     "has_kernel",
     "included_keys",
     "is_carried",
+    "jit_tracing",
     "keep_carried",
     "key_set_has",
     "make_wrapper",
@@ -181,6 +188,7 @@ __all__ = [
     "named_carried",
     "nn_functions",
     "no_modes",
+    "node_types",
     "pop_mode",
     "push_mode",
     "reduction_number",

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ..core import tree
-from ..core.carry import run_backward
 from ..core.errors import ArgumentError
 from ..core.fresh import give_back, reach_outside, released, stopped, variable
 from ..core.journal import attempt
@@ -17,6 +16,7 @@ from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
 from ..core.traced import NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
+from ..core.untaken import run_backward, selects
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast_arithmetic as _arithmetic  # noqa: F401  (registers short ways)
@@ -266,7 +266,7 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
         result = func(*tree.unflatten(inner, spec))
         outs, out_spec = tree.flat(result)
         live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]
-        seeds, pulled = [], []
+        seeds, pulled, selecting = [], [], False
         if live:
             with NoFunction(), transposing():
                 seeds = [torch.zeros_like(outs[k], requires_grad=False).requires_grad_() for k in live]
@@ -276,6 +276,7 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
             seen = any(v.saw_grad for v in THREAD.levels)  # asked again: what requires grad may lie below a level's values
             outside = not stop and (outside or seen or reach_outside([outs[k] for k in live], variables))
             pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
+            selecting = selects([g for _, g in pulled])
     if watch and STATE.cut != cut:
         forward = through_forward(func, leaves, places, spec)
 
@@ -305,6 +306,7 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
                     tuple(seeds),
                     True,
                     accumulate_grad=False,
+                    selecting=selecting,
                 )
         at = dict(zip(live, moved, strict=True))
         made = [zeros_for(o) if at.get(k) is None else at[k] for k, o in enumerate(outs)]

@@ -45,6 +45,7 @@ from . import (
     softmax,
     sort,
     special,
+    untaken,
 )
 
 __all__ = [
@@ -92,4 +93,5 @@ __all__ = [
     "softmax",
     "sort",
     "special",
+    "untaken",
 ]
