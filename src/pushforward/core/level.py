@@ -53,6 +53,8 @@ _STACKS: dict[Any, Any] = {}
 
 def stack_of(level: Level, below: Any) -> Any:
     """One object for all sequences of levels of these kinds and sizes: `level`, and those that `below` stands for."""
+    if type(level.size) is not int:  # a symbol, of a program that is being recorded
+        return object()
     key = (type(level), level.size, below)
     found = _STACKS.get(key)
     if found is None:
