@@ -24,8 +24,7 @@ from .basis import basis, chosen_inputs
 
 Tensor = torch.Tensor
 COPIES = 64  # so many at most, where
-LARGEST = 3000  # no value of a Hessian has more elements, all copies together: what is kept of hundreds of them is a few megabytes,
-WIDEST = 1 << 15  # and none of a Jacobian: there an operator's overhead is still its time
+LARGEST = 3000  # no value has more elements, all copies together: what is kept of hundreds of them is a few megabytes
 _NOT_SMALL: set[Any] = set()  # functions for which that was tried in vain
 _OUTPUTS: dict[Any, int] = {}  # how many outputs functions had at inputs of some sizes
 
@@ -48,7 +47,7 @@ def remember_outputs(func: Any, leaves: list[Tensor], outs: list[Tensor]) -> Non
     together = [*outs, *leaves]
     if (
         total <= COPIES
-        and total * max(size, total) <= WIDEST
+        and total * max(size, total) <= LARGEST
         and all([type(x) is Tensor and x.is_floating_point() and x.dtype is outs[0].dtype for x in together])
     ):
         if len(_OUTPUTS) >= 1 << 12:
@@ -60,7 +59,7 @@ def jacobian_rows(
     func: Any, of_inputs: Callable[..., list[Tensor]], leaves: list[Tensor], total: int
 ) -> tuple[list[Tensor], list[Any]] | None:
     """For each input the rows of all outputs, and the outputs' shapes; None where `func` is not what it was."""
-    asked, THREAD.most = THREAD.most, WIDEST
+    asked, THREAD.most = THREAD.most, LARGEST
     try:
         with attempt(BaseException):
             given = [x.unsqueeze(0).expand(total, *x.shape).clone() for x in leaves]
