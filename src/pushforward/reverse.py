@@ -112,9 +112,15 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         >>> pull(torch.ones(3))[0]
         tensor([1., 1., 1.])
     """
+    values, pull, aux, _ = recorded_vjp(func, primals, has_aux)
+    return (values, pull, aux) if has_aux else (values, pull)
+
+
+def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[Any, Any, Any, bool]:
+    """`vjp` and aux, and whether the derivative itself is recorded for those outside."""
     if torch.is_inference_mode_enabled():
         with recording_possible() as copied:
-            return vjp(func, *copied(primals), has_aux=has_aux)
+            return recorded_vjp(func, copied(primals), has_aux)
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if differentiable(x)]
     state = Reverse([leaves[k] for k in places])
@@ -172,9 +178,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         return tree.unflatten(made, spec)
 
     values = tree.unflatten([state.released(o, keep) for o in outs], out_spec)
-    if has_aux:
-        return values, vjp_fn, tree.map_leaves(lambda a: state.released(a, keep), aux)
-    return values, vjp_fn
+    return values, vjp_fn, tree.map_leaves(lambda a: state.released(a, keep), aux) if has_aux else None, keep
 
 
 def zeros(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ..core.journal import about_to_write_value
 from ..core.level import THREAD, Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, taken_off
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
-from ..core.torch_private import NoFunction, make_wrapper
+from ..core.torch_private import NoFunction, make_wrapper, mode_count
 from ..core.traced import NO_PLAN, TooLarge, Traced, copy_lazy_bits, wrap_like
 from ..ops.movement import kept_alias
 from ..ops.table import Entry, entry
@@ -46,6 +46,16 @@ class Batched(Traced):
     _form: Any  # what plans know it by, see `plans.describe`
     _fast: ClassVar[dict[Any, Any]] = {}
     _named: ClassVar[dict[Any, Any]] = {}
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        levels = THREAD.levels
+        if not levels and elsewhere():
+            with adopted():
+                return cls.__torch_dispatch__(func, types, args, kwargs)
+        if levels and levels[-1].quiet and mode_count() == levels[-1].depth - 1:
+            return levels[-1].__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _below(self) -> Tensor:
         return self._payload

@@ -90,6 +90,7 @@ class Level(TorchDispatchMode):
         self.depth = 0
         self.stack: Any = None  # kinds and sizes of the levels up to this one, see `stack_of`
         self.suspended = False
+        self.quiet = False  # the mode is off while the engine runs, see `batch.rows`
         self.grad_enabled = True
         self.tracked = False  # a value of the level itself may require grad: the fast paths are closed
         self.hidden = False  # what the function captured requires grad, and is recorded on the payloads only

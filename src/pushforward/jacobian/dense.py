@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 
+from ..batch.rows import pulled_rows
 from ..batch.vmap import over_rows, vmap
 from ..batch.work import FIRST
 from ..core import tree
 from ..core.errors import ArgumentError
+from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import mode_count
 from ..forward.jvp import jvp
-from ..reverse import argument_positions, differentiable, grad, kind, name_of, vjp
+from ..reverse import argument_positions, differentiable, grad, kind, name_of, recorded_vjp
 from . import copies
 from .basis import basis, chosen_inputs
 
@@ -192,7 +194,8 @@ def jacrev(
             if tried is not None:
                 rows, shapes = tried
                 return assembled(cut_rows(rows, shapes, leaves), found, spec, argnums)
-        outs, pull, aux = vjp(of_inputs, *leaves, has_aux=True)
+        outs, pull, aux, kept = recorded_vjp(of_inputs, tuple(leaves), True)
+        quiet = not kept and not THREAD.levels and mode_count() == 0
         smooth = [k for k, o in enumerate(outs) if differentiable(o)]
         if known == 0 and not has_aux:
             copies.remember_outputs(func, leaves, outs)
@@ -228,7 +231,9 @@ def jacrev(
                 if len(each) == 1:
                     return [g.unsqueeze(0) for g in each[0]]
                 return [torch.stack(column) for column in zip(*each, strict=True)]
-            return list(over_rows(pull_rows, basis(chosen, start, stop)))
+            seeds = basis(chosen, start, stop)
+            found = pulled_rows(pull_rows, seeds) if quiet else None
+            return list(over_rows(pull_rows, seeds)) if found is None else found
 
         rows = in_chunks(rows_of, total, chunk_size) if total else [x.new_zeros((0, *x.shape)) for x in leaves]
         by_output: dict[int, list[Tensor]] = {}

@@ -225,6 +225,11 @@ def freed(operators: list[str], later: str) -> list[str]:
     return lines[::-1]
 
 
+def keys(excluded: bool) -> str:
+    """Dispatch to levels switched off or on, as source."""
+    return "".join(f"        exclude({key}, {excluded})\n" for key in ("PYTHON", "SNAPSHOT"))
+
+
 def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any]) -> Any:
     """A recording as a function of the tensors, the values and the levels of a call."""
     if not isinstance(out, (Traced, tuple, list)):
@@ -236,10 +241,8 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     result = writer.result(out)
     operators = freed(operators, " ".join(writer.lines))
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
-    body = (
-        "    try:\n        exclude(PYTHON, True)\n        exclude(SNAPSHOT, True)\n" + "".join(f"        {line}\n" for line in operators)
-        + "    finally:\n        exclude(PYTHON, False)\n        exclude(SNAPSHOT, False)\n" if operators else ""
-    )  # fmt: skip
+    lines = "".join(f"        {line}\n" for line in operators)
+    body = f"    try:\n{keys(True)}{lines}    finally:\n{keys(False)}" if operators else ""
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
     exec(text + f"    return {result}\n", writer.space)
     plan = writer.space["plan"]
