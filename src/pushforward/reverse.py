@@ -153,13 +153,14 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
         flat, given_spec = tree.flat(given)
         if len(cotangents) == 1 and isinstance(given, tuple) and len(given) == 1 and isinstance(result, Tensor):
             flat, given_spec = tree.flat(given[0])
-        check_cotangents(func, result, outs, out_spec, flat, given_spec)
-        if create_graph is None:
-            create_graph = torch.is_grad_enabled() and (
-                keep
-                or any(isinstance(c, Tensor) and c.requires_grad for c in flat)
-                or any(v.saw_grad for v in THREAD.levels)
-            )
+        with NoFunction():
+            check_cotangents(func, result, outs, out_spec, flat, given_spec)
+            if create_graph is None:
+                create_graph = torch.is_grad_enabled() and (
+                    keep
+                    or any([isinstance(c, Tensor) and c.requires_grad for c in flat])
+                    or any([v.saw_grad for v in THREAD.levels])
+                )
         grads: Any = [None] * len(places)
         if live and places:
             grads = run_backward(

@@ -71,6 +71,8 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
     if spread is None:
         msg = f"jvp({name_of(func)}): the structures differ; primals have {spec}, tangents have {t_spec}"
         raise ArgumentError(msg)
+    if alike(leaves, spread):
+        return primals, leaves, spread, spec
     for k, (p, t) in enumerate(zip(leaves, spread, strict=True)):
         if t is None:
             continue
@@ -97,6 +99,22 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
             msg = f"jvp({name_of(func)}): {path} is {kind(p)}; an integer has no derivative, so its tangent must be None or zeros"
             raise ArgumentError(msg)
     return primals, leaves, spread, spec
+
+
+def alike(leaves: list[Any], spread: list[Any]) -> bool:
+    """Whether each leaf is a real floating-point tensor, with a tangent of its shape, dtype and device."""
+    with NoFunction():
+        return all(
+            [
+                isinstance(p, Tensor)
+                and isinstance(t, Tensor)
+                and p.is_floating_point()
+                and p.shape == t.shape
+                and p.dtype is t.dtype
+                and p.device == t.device
+                for p, t in zip(leaves, spread, strict=True)
+            ]
+        )
 
 
 def _by_leaf(tangents: Any, primals: Any) -> list[Any] | None:
