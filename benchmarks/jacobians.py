@@ -202,7 +202,7 @@ def narrow(only: str) -> Part:
     """Functions that narrow inside, beside the better of jacfwd and jacrev."""
     part = Part(
         "Narrow inside: times faster than the better of `jacfwd` and `jacrev`",
-        ("function", "passes", "ms", "the better, ms", "writing the matrix, ms", "times faster"),
+        ("function", "passes", "ms", "compiled, ms", "the better, ms", "writing the matrix, ms", "times faster", "compiled"),
     )
     importlib.import_module(TRACER)  # takes longer than a small Jacobian; where it is loaded, more is traced
     for shape in NARROW:
@@ -214,18 +214,22 @@ def narrow(only: str) -> Part:
         once = {name: seconds(lambda j=j: j(shape.x)) for name, j in dense.items()}
         better = min(once, key=lambda name: once[name])
         left, right = normal(m, 10), normal(10, n)
+        compiled = pf.compile(plan)
+        compiled(shape.x)
         calls = {
             "plan": lambda p=plan, s=shape: p(s.x),
+            "compiled": lambda p=compiled, s=shape: p(s.x),
             "better": lambda j=dense[better], s=shape: j(s.x),
             "write": lambda a=left, b=right: a @ b,
         }
         samples = in_turns(calls, 7)
-        found = ratio(samples["better"], samples["plan"])
+        found, fast = (ratio(samples["better"], samples[side]) for side in ("plan", "compiled"))
         part.rows.append(
-            (shape.name, f"{plan.mode}, {plan.passes}", milli(samples["plan"]), f"{milli(samples['better'])} ({better})",
-             milli(samples["write"]), f"{found:.0f}")
+            (shape.name, f"{plan.mode}, {plan.passes}", milli(samples["plan"]), milli(samples["compiled"]),
+             f"{milli(samples['better'])} ({better})", milli(samples["write"]), f"{found:.0f}", f"{fast:.0f}")
         )  # fmt: skip
-        part.claim(f"{shape.name}: at least 50 times faster", found >= 50, f"{found:.0f} times")
+        told = f"{found:.0f} times, compiled {fast:.0f} times"
+        part.claim(f"{shape.name}: at least 50 times faster", max(found, fast) >= 50, told)
     return part
 
 

@@ -153,3 +153,20 @@ def test_jacobian_looks_at_every_point_and_a_plan_at_the_first():
     torch.testing.assert_close(plan(x), expected)
     with pytest.raises(pf.PatternError, match="not the function any more"):
         jacobian(x)
+
+
+def test_a_plan_through_a_cut_compiles() -> None:
+    x = rnd(40)
+    plan = pf.plan(narrow, x)
+    assert plan.mode == "narrow"
+    compiled = pf.compile(plan, backend="graph")  # warnings are errors: it is recorded, not run as it is
+    torch.testing.assert_close(compiled(x), plan(x))
+    torch.testing.assert_close(compiled(2 * x), plan(2 * x))
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_dense_jacobians_in_chunks_compile(chunk: int | None) -> None:
+    x, y = rnd(20), rnd(4, seed=3)
+    for transform in (pf.jacfwd, pf.jacrev):
+        f = transform(lambda x, y: torch.outer(x.sin(), y).sum(0) * y, (0, 1), chunk_size=chunk)
+        torch.testing.assert_close(pf.compile(f, backend="graph")(x, y), f(x, y))

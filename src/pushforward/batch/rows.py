@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..core.journal import attempt
-from ..core.torch_private import pop_mode, push_mode
+from ..core.level import THREAD
+from ..core.torch_private import mode_count, pop_mode, push_mode
 from .level import BatchLevel, wrap
 from .work import placed, taken_out
 
@@ -37,6 +38,11 @@ class quietly:
         self.level.quiet = False
         push_mode(self.level.newest())
         self.level.stop()
+
+
+def alone() -> bool:
+    """Whether no level and no mode is on, so that nobody else has a say in a backward pass."""
+    return not THREAD.levels and mode_count() == 0
 
 
 def pulled_rows(pull: Callable[..., Sequence[Tensor]], seeds: list[Tensor]) -> list[Tensor] | None:

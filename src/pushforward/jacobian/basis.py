@@ -27,7 +27,7 @@ def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
             rows = torch.zeros(stop - start, n, dtype=x.dtype, device=x.device)
             low, high = max(start, offset), min(stop, offset + n)
             if high > low:
-                rows[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
+                rows[low - start : high - start, low - offset : high - offset].diagonal().fill_(1)
             out.append(rows.view(stop - start, *x.shape))
             offset += n
         return out

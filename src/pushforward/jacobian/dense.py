@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from ..batch.rows import pulled_rows
+from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import over_rows, vmap
 from ..batch.work import FIRST
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import mode_count
 from ..forward.jvp import jvp
@@ -195,7 +194,7 @@ def jacrev(
                 rows, shapes = tried
                 return assembled(cut_rows(rows, shapes, leaves), found, spec, argnums)
         outs, pull, aux, kept = recorded_vjp(of_inputs, tuple(leaves), True)
-        quiet = not kept and not THREAD.levels and mode_count() == 0
+        quiet = not kept and alone()
         smooth = [k for k, o in enumerate(outs) if differentiable(o)]
         if known == 0 and not has_aux:
             copies.remember_outputs(func, leaves, outs)

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
+from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import vmap
 from ..batch.work import FIRST
 from ..core.torch_private import NoFunction
 from ..forward.jvp import jvp
-from ..reverse import vjp
+from ..reverse import recorded_vjp
 from .problem import Problem
 
 Tensor = torch.Tensor
@@ -35,7 +36,7 @@ def one_hot(colours: Tensor | None, leaves: list[Tensor], start: int, stop: int)
             if colours is None:
                 low, high = max(start, offset), min(stop, offset + k)
                 if high > low:
-                    seeds[low - start : high - start, low - offset : high - offset].fill_diagonal_(1)
+                    seeds[low - start : high - start, low - offset : high - offset].diagonal().fill_(1)
             elif k:
                 own = colours[offset : offset + k]
                 inside = ((own >= start) & (own < stop)).nonzero().squeeze(1)
@@ -76,8 +77,9 @@ class Passes:
     def reverse(self, seeds: Seeds, count: int, chunk: int | None) -> Tensor:
         """`count` seeds times J: `[count, n]`."""
         problem = self.problem
-        outs, pull, aux = vjp(problem.of_inputs, *problem.leaves, has_aux=True)
+        outs, pull, aux, kept = recorded_vjp(problem.of_inputs, tuple(problem.leaves), True)
         self.keep(outs, aux)
+        quiet = not kept and alone()
 
         def pulled(*cotangents: Tensor) -> Any:
             given = iter(cotangents)
@@ -85,7 +87,10 @@ class Passes:
             return pull(full)
 
         def run(start: int, stop: int) -> Tensor:
-            rows = vmap(pulled)(*seeds(start, stop))
+            given = seeds(start, stop)
+            rows = pulled_rows(pulled, given) if quiet else None
+            if rows is None:
+                rows = vmap(pulled)(*given)
             flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in rows]
             return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
