@@ -23,9 +23,9 @@ from .core.fresh import reach_outside, released, stopped, variable
 from .core.journal import attempt
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
-from .core.torch_private import NoDispatch, NoFunction, mode_count
+from .core.torch_private import NoDispatch, NoFunction, mode_count, nodes_made
 from .core.traced import NeedsGraph
-from .core.untaken import run_backward, selects
+from .core.untaken import run_backward
 from .forward.level import Dual
 from .ops.safe import nested_reverse
 
@@ -51,6 +51,7 @@ class Reverse:
         self.stop = user_stopped_gradient()
         self.connected = not self.stop and any(x.requires_grad for x in inputs)
         self.inner = [variable(x) for x in inputs]
+        self.began = nodes_made()
 
     def keeps_graph(self, outputs: list[Tensor]) -> bool:
         """Whether the derivative itself must be differentiable by what is outside."""
@@ -67,7 +68,7 @@ class Reverse:
                 return [None] * len(self.inner), False
             keep, seed = self.keeps_graph([y]), seed_for(y)
         # not under NoFunction: a user's own backward may say `.detach()` and mean it
-        return run_backward((y,), (seed,), keep, keep, tuple(self.inner), True, accumulate_grad=False), keep
+        return run_backward((y,), (seed,), keep, keep, tuple(self.inner), began=self.began), keep
 
     def released(self, value: Any, keep: bool) -> Any:
         """An output for the caller: with its graph where that leads outside."""
@@ -145,7 +146,7 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
             raise ArgumentError(msg)
     live = [k for k, o in enumerate(outs) if o.requires_grad]
     keep = state.keeps_graph([outs[k] for k in live])
-    selecting = selects([outs[k] for k in live])
+    known: list[bool] = []
 
     @opaque
     def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
@@ -169,9 +170,7 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
                 retain_graph,
                 create_graph,
                 tuple(state.inner),
-                True,
-                accumulate_grad=False,
-                selecting=selecting,
+                known,
             )
         made: list[Any] = [None] * len(leaves)
         for k, x, g in zip(places, state.inner, grads, strict=True):

@@ -290,18 +290,21 @@ def test_one_pass_unless_there_is_a_nan():
     assert out.tolist() == [1.0, 0.25]
 
 
-def test_graphs_without_where_are_not_kept():
+def test_large_graphs_without_where_are_not_kept():
     from pushforward.core import carry
 
     kept = []
     engine = carry.engine
     carry.engine = lambda *args, **kwargs: kept.append(args[2]) or engine(*args, **kwargs)
     try:
-        pf.grad(lambda x: x.sin().sum())(ROOT)
-        pf.vmap(pf.grad(lambda x: x.sin().sum()))(torch.stack([ROOT, ROOT]))
+        x = torch.ones(100_000)
+        pf.grad(lambda x: x.sin().sum())(x)
+        pf.vmap(pf.grad(lambda x: x.sin().sum()))(torch.stack([x, x]))
+        assert kept == [False, False]
+        pf.grad(lambda x: torch.where(x > 0, x.sin(), x).sum())(x)
+        assert kept == [False, False, True]
     finally:
         carry.engine = engine
-    assert kept == [False, False]
 
 
 def test_hooks_and_checkpoints():

@@ -15,9 +15,9 @@ import torch
 from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
 from ..core.fresh import give_back, reach_outside
 from ..core.level import THREAD
-from ..core.torch_private import NoDispatch, NoFunction, pop_mode, push_mode
+from ..core.torch_private import NoDispatch, NoFunction, nodes_made, pop_mode, push_mode
 from ..core.traced import SPECIAL, NeedsGraph
-from ..core.untaken import has_nan, run_backward, selects, visible
+from ..core.untaken import run_backward
 from .level import Batched, BatchLevel, wrap
 from .settle import refresh_all
 
@@ -28,6 +28,11 @@ _GIVEN_UP: set[Any] = set()
 
 class LanesTogether(NeedsGraph):
     """A branch that some lanes do not take may be what made a NaN: a graph of each lane's own values can tell."""
+
+
+def lanes_together(level: Any) -> None:
+    """Give up where a NaN is left."""
+    raise LanesTogether(level)
 
 
 def payload_level(func: Any, leaves: list[Any]) -> Any:
@@ -65,7 +70,7 @@ def gradient(
         inner = [p.view_as(p) if p.requires_grad else p.detach().requires_grad_() for p in payloads]
     saw_grad, level.saw_grad = level.saw_grad, False
     level.payload_graphs += 1
-    began = level
+    began, nodes = level, nodes_made()
     try:
         values = [wrap(level, p, True) for p in inner]
         result, aux = call(values)
@@ -80,16 +85,11 @@ def gradient(
             keep = connected or reach_outside([scores], inner)
             with NoDispatch():
                 seed = torch.ones_like(scores)
-        selecting = selects((scores,))
         pop_mode(None)
         try:
-            grads = run_backward(
-                (scores,), (seed,), keep, keep, tuple(inner), True, accumulate_grad=False, selecting=selecting
-            )
+            grads = run_backward((scores,), (seed,), keep, keep, tuple(inner), None, lambda: lanes_together(level), nodes)
         finally:
             push_mode(level)
-        if selecting and visible(inner) and any(g is not None and has_nan(g) for g in grads):
-            raise LanesTogether(level)
         written_back(began, leaves, values, inner, keep)
         return [None if g is None else wrap(began, g, True) for g in grads], result, aux, keep
     finally:

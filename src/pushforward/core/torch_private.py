@@ -82,6 +82,9 @@ saved_hooks = _C._autograd._top_saved_tensors_default_hooks
 # The types of the graph's nodes, each named after an operator and the number of its formula.
 node_types = vars(_C._functions)
 
+# Counts the nodes that this thread has made.
+nodes_made = _C._autograd._get_sequence_nr
+
 # While TorchScript traces, no number may be looked at.
 jit_tracing = _C._get_tracing_state
 
@@ -189,6 +192,7 @@ __all__ = [
     "nn_functions",
     "no_modes",
     "node_types",
+    "nodes_made",
     "pop_mode",
     "push_mode",
     "reduction_number",

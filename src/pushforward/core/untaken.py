@@ -16,9 +16,10 @@ Gradients are set to 0 at dead elements as they leave a node, by hooks on the gr
 Where the gradient of an operand is a sum in which dead elements took part (it was broadcast, or a factor of a matrix
 product), the sum is taken again without them.
 
-Most graphs have no such node, and one walk over the nodes' types tells. Where one has, and numbers can be looked at, the
-pass runs as it is, and only if it made a NaN again with hooks; where they cannot (a program is recorded, another
-device), or where the derivative will be differentiated, the hooks are there from the start.
+Most graphs have no node that selects, which one walk over the nodes' types tells. Where one has, and numbers can be looked
+at, the pass runs as it is, and only if it made a NaN again with hooks; for that the graph is kept until then. Where
+they cannot (a program is recorded, another device), or where the derivative will be differentiated, the hooks are there
+from the start. Of a graph of many nodes and few inputs it is asked first whether there is a NaN, which takes less time.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ from .torch_private import (
     mode_at,
     mode_count,
     modes_above_autograd,
+    nodes_made,
 )
 from .traced import Traced
 
 Tensor = torch.Tensor
 Mask = Any  # a boolean tensor that broadcasts to a value, true where it is dead; None: nowhere
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+SMALL = 1 << 16  # elements
+FEW = 20  # nodes, the types of which are read in less time than it takes to look for a NaN
 
 
 @dataclass(frozen=True)
@@ -83,25 +87,28 @@ STATE = _State()
 carry.CARRIED.append(STATE)
 
 
-def selects(outputs: Any) -> bool:
-    """Whether a node that selects elements is among those of some outputs."""
-    seen: set[Any] = set()
-    stack = []
+def selects(outputs: Any, known: list[bool] | None = None) -> bool:
+    """Whether a node that selects elements is among those of some outputs; `known` is a place to remember it."""
+    if known:
+        return known[0]
+    found = _selects(outputs)
+    if known is not None:
+        known.append(found)
+    return found
+
+
+def _selects(outputs: Any) -> bool:
     with NoFunction():
-        nodes = [y.grad_fn for y in outputs]
-    for node in nodes:
-        if node is not None and node not in seen:
-            if type(node) in SELECTING:
-                return True
-            seen.add(node)
-            stack.append(node)
+        stack = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    seen: set[Any] = {None}
     while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is not None and node not in seen:
-                if type(node) in SELECTING:
-                    return True
-                seen.add(node)
-                stack.append(node)
+        node = stack.pop()
+        if type(node) in SELECTING:
+            return True
+        for source, _ in node.next_functions:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
     return False
 
 
@@ -111,30 +118,30 @@ def run_backward(
     retain: bool,
     create: bool,
     inputs: tuple[Tensor, ...],
-    allow_unused: bool = True,
-    accumulate_grad: bool = False,
-    selecting: bool | None = None,
+    known: list[bool] | None = None,
+    left: Callable[[], None] | None = None,
+    began: int | None = None,
 ) -> Any:
-    """The engine, past branches that were not taken; `selecting`: what `selects(outputs)` said, if it was asked before."""
+    """The engine, past branches that were not taken: the gradients of the inputs, None where there is none.
 
-    def engine(kept: bool) -> Any:
-        return carry.run_backward(
-            outputs, seeds, kept, create, inputs, allow_unused, accumulate_grad=accumulate_grad
-        )
-
-    if selecting is None:
-        selecting = selects(outputs)
-    if not selecting:
-        return engine(retain)
-    with NoFunction():
-        looking = visible(inputs)
+    `known` keeps what was found of the graph for a further call. `left()` is called where a NaN is left. `began`: how many
+    nodes there were (`nodes_made()`) before the graph was made.
+    """
+    walking = create or retain or began is None or nodes_made() - began < FEW or not small(inputs)
+    if walking and not selects(outputs, known):
+        return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)
+    looking = visible(inputs)
+    if not (looking or walking or selects(outputs, known)):
+        return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)
     if looking and not create:
-        grads = engine(True)
-        with NoFunction():
-            if not any(g is not None and has_nan(g) for g in grads):
-                return grads
+        grads = carry.run_backward(outputs, seeds, True, False, inputs, True, accumulate_grad=False)
+        if finite(grads) or not (walking or selects(outputs, known)):
+            return grads
     with zeroing(outputs, inputs, looking):
-        return engine(retain)
+        grads = carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)
+    if left is not None and looking and not finite(grads):
+        left()
+    return grads
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
@@ -142,18 +149,25 @@ def run_backward(
 
 def visible(values: Any) -> bool:
     """Whether the numbers of some values can be looked at, without waiting and without anybody recording it."""
-    return (
-        all(isinstance(mode_at(k), Level) for k in range(mode_count()))
-        and not modes_above_autograd()
-        and not jit_tracing()
-        and all(_visible(x) for x in values)
-    )
+    for k in range(mode_count()):
+        if not isinstance(mode_at(k), Level):
+            return False
+    if modes_above_autograd() or jit_tracing():
+        return False
+    for x in values:
+        while isinstance(x, Traced):
+            x = x._below()  # pyright: ignore[reportAttributeAccessIssue]
+        if type(x) not in _PLAIN or not x.is_cpu:
+            return False
+    return True
 
 
-def _visible(x: Any) -> bool:
-    while isinstance(x, Traced):
-        x = x._below()  # pyright: ignore[reportAttributeAccessIssue]
-    return type(x) in _PLAIN and x.device.type == "cpu" and x.layout is torch.strided
+def small(values: Any) -> bool:
+    """Whether gradients take so little memory that the graph may be kept until all are there."""
+    total = 0
+    for x in values:
+        total += x.numel()
+    return total <= SMALL
 
 
 def payloads(x: Any) -> list[Any]:
@@ -165,19 +179,21 @@ def payloads(x: Any) -> list[Any]:
     return below if tangent is None else below + payloads(tangent)
 
 
-def has_nan(x: Tensor) -> bool:
-    """Whether a gradient, or what a level knows of its derivative, has a NaN; also where that cannot be told."""
-    try:
+def finite(grads: Any) -> bool:
+    """Whether there is no NaN in gradients, nor in what a level knows of their derivatives."""
+    for g in grads:
+        if g is None:
+            continue
+        if type(g) is Tensor and g.layout is torch.strided and not mode_count() and not g.requires_grad:
+            total = g.sum().item()
+            if total - total != 0 and g.isnan().any().item():
+                return False
+            continue
         with NoDispatch(), BelowAutograd():
-            for p in payloads(x) if isinstance(x, Traced) else (x,):
-                if p.layout is not torch.strided or p._is_zerotensor():
-                    continue
-                total = p.sum().item()
-                if total - total != 0 and bool(p.isnan().any()):
-                    return True
-    except RuntimeError:  # a value of a transform that is not ours
-        return True
-    return False
+            for p in payloads(g):
+                if p.layout is torch.strided and not p._is_zerotensor() and p.isnan().any().item():
+                    return False
+    return True
 
 
 def kept(mask: Mask, looking: bool) -> Mask:
@@ -187,7 +203,7 @@ def kept(mask: Mask, looking: bool) -> Mask:
     if type(mask) is Tensor and mask.device.type == "cpu":
         with NoDispatch():
             return mask if mask.any().item() else None
-    if not _visible(mask):
+    if not visible((mask,)):
         return mask
     with NoDispatch():
         return mask if any(bool(p.any()) for p in payloads(mask)) else None
@@ -257,7 +273,8 @@ def dead_edges(outputs: Any, inputs: Any, looking: bool) -> list[tuple[Any, dict
         moving = any(m is not None for m in dead.values())
         if following and reading is not None and (moving or reading.selects or reading.drops):
             shapes = [None if n not in known else n._input_metadata[nr].shape for n, nr in following]
-            masks = [kept(m, looking) for m in reading.passes(node, dead, shapes)]
+            own = [id(m) for m in dead.values()]
+            masks = [m if id(m) in own else kept(m, looking) for m in reading.passes(node, dead, shapes)]
             if moving and not reading.exact:
                 found.append((node, dead, masks, reading))
         for (source, nr), mask in zip(following, masks, strict=True):

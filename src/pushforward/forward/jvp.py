@@ -16,7 +16,7 @@ from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
 from ..core.traced import NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
-from ..core.untaken import run_backward, selects
+from ..core.untaken import run_backward
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast_arithmetic as _arithmetic  # noqa: F401  (registers short ways)
@@ -284,7 +284,7 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
         result = func(*tree.unflatten(inner, spec))
         outs, out_spec = tree.flat(result)
         live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.requires_grad]
-        seeds, pulled, selecting = [], [], False
+        seeds, pulled = [], []
         if live:
             with NoFunction(), transposing():
                 seeds = [torch.zeros_like(outs[k], requires_grad=False).requires_grad_() for k in live]
@@ -294,9 +294,10 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
             seen = any(v.saw_grad for v in THREAD.levels)  # asked again: what requires grad may lie below a level's values
             outside = not stop and (outside or seen or reach_outside([outs[k] for k in live], variables))
             pulled = [(j, g) for j, g in enumerate(grads) if g is not None and g.requires_grad]
-            selecting = selects([g for _, g in pulled])
     if watch and STATE.cut != cut:
         forward = through_forward(func, leaves, places, spec)
+
+    known: list[bool] = []
 
     @opaque
     def jvp_fn(*tangents: Any) -> Any:
@@ -322,9 +323,7 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
                     True,
                     keep,
                     tuple(seeds),
-                    True,
-                    accumulate_grad=False,
-                    selecting=selecting,
+                    known,
                 )
         at = dict(zip(live, moved, strict=True))
         made = [zeros_for(o) if at.get(k) is None else at[k] for k, o in enumerate(outs)]
