@@ -194,6 +194,74 @@ def test_a_function_of_the_users_may_pass_on_what_it_likes():
     assert pf.grad(f)(x).tolist() == [3.0, 2.25]
 
 
+# -- finite at first, and not when differentiated again --------------------------------------------------------------
+
+MIXED = {
+    "scalar": torch.tensor(2.0, dtype=D),
+    "row": torch.tensor([2.0, 0.5], dtype=D),
+    "column": torch.tensor([[2.0], [0.5]], dtype=D),
+    "full": torch.tensor([[2.0, 0.5], [1.5, 3.0]], dtype=D),
+}
+
+
+@pytest.mark.parametrize("size", MIXED)
+@pytest.mark.parametrize("form", [lambda w, r: w * r.sqrt(), lambda w, r: (w + r.sqrt()).exp(), lambda w, r: w**2 / (1 + r.sqrt())])
+def test_mixed_derivatives(form, size):
+    w, r = MIXED[size], torch.tensor([[0.0, 4.0], [1.0, 0.0]], dtype=D)
+    f = lambda w, r: torch.where(r > 0, form(w, r), 0.0).sum()
+    g = lambda w, r: torch.where(r > 0, form(w, torch.where(r > 0, r, 0.7)), 0.0).sum()
+    u = torch.linspace(-1, 1, w.numel(), dtype=D).reshape(w.shape)
+    leaves = [w.clone().requires_grad_(), r.clone().requires_grad_()]
+    (first,) = torch.autograd.grad(g(*leaves), leaves[0], create_graph=True)
+    (expected,) = torch.autograd.grad((first * u).sum(), leaves[1])
+    assert torch.isfinite(pf.grad(f)(w, r)).all()
+    mixed = lambda r: (pf.grad(f)(w, r) * u).sum()
+    torch.testing.assert_close(pf.grad(mixed)(r), expected)
+    torch.testing.assert_close(pf.jacrev(mixed)(r), expected)
+    torch.testing.assert_close(pf.vmap(pf.grad(mixed))(torch.stack([r, r])), torch.stack([expected, expected]))
+    torch.testing.assert_close(pf.jvp(mixed, (r,), (r + 1,))[1], (expected * (r + 1)).sum())
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_mixed_derivatives_of_products(name):
+    w = torch.tensor([[0.5, -1.0, 2.0, 1.0], [1.5, 0.25, -0.5, 3.0]], dtype=D)
+    a = torch.tensor([[1.0, 2.0], [0.0, 0.0], [4.0, 0.5]], dtype=D)
+    live = torch.tensor([True, False, True])[:, None]
+    for power in (1, 2):
+        f = lambda a, w, p=power: (torch.where(live, PRODUCTS[name](a.sqrt(), w), 0.0) ** p).sum()
+        mixed = lambda a, f=f: pf.grad(lambda w: f(a, w))(w).sin().sum()
+        expected = pf.grad(lambda a, mixed=mixed: mixed(torch.where(live, a, 0.3)))(a)
+        assert torch.isfinite(expected).all()
+        torch.testing.assert_close(pf.grad(mixed)(a), expected)
+        torch.testing.assert_close(pf.jvp(mixed, (a,), (a + 1,))[1], (expected * (a + 1)).sum())
+
+
+@pytest.mark.parametrize("power", [0.5, 1.5, 2.5, 3.5])
+def test_third_and_fourth_order(power):
+    x = torch.tensor([0.0, 4.0], dtype=D)
+    f = lambda x: torch.where(x > 0, x**power, x).sum()
+    once = lambda f: lambda x: pf.grad(f)(x).sum()
+    factor = 1.0
+    derivative = f
+    for order in range(4):
+        factor *= power - order
+        expected = torch.tensor([1.0 if order == 0 else 0.0, factor * 4.0 ** (power - order - 1)], dtype=D)
+        torch.testing.assert_close(pf.grad(derivative)(x), expected)
+        torch.testing.assert_close(pf.vmap(pf.grad(derivative))(torch.stack([x, x])), torch.stack([expected, expected]))
+        derivative = once(derivative)
+
+
+def test_notes_go_with_their_graph():
+    from pushforward.core.dead import NOTING
+
+    before = len(NOTING)
+    x = torch.tensor([0.0, 4.0], dtype=D, requires_grad=True)
+    g = pf.grad(lambda x: torch.where(x > 0, x**1.5, x).sum())(x)
+    assert len(NOTING) == before + 1
+    del g
+    assert len(NOTING) == before
+
+
 # -- programs, errors, costs -----------------------------------------------------------------------------------------
 
 ROOT = torch.tensor([0.0, 4.0], dtype=D)

@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
+from ..core.dead import READINGS, SELECTING, STATE, Mask, Reading, onto
 from ..core.torch_private import node_types
-from ..core.untaken import READINGS, SELECTING, STATE, Mask, Reading, elements_again, onto
+from ..core.untaken import elements_again
 from . import kinds
 from .table import ROWS
 
@@ -166,7 +167,7 @@ def product(left: str, right: str, *, vector: bool) -> Reading:
             leaving[-2] = transposed_alike(g, b, leaving[-2])
         return leaving
 
-    return Reading(passes, again=again)
+    return Reading(passes, again=again, factors=True)
 
 
 def transposed_alike(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
