@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..batch.level import Batched, BatchLevel
+from ..batch.level import wrap as wrap_rows
 from ..core import methods
 from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import (
@@ -82,6 +83,26 @@ def compute(level: Any, function: Any, *args: Any, view: bool = False) -> Any:
     made = wrap(level, out, tangent)
     if below is not None:
         made._loose = True
+    return made
+
+
+def ready_over(level: Any, tangent: Any) -> Any:
+    """Level and payload of a mapped tangent, if an operator called now is for `level` alone and they are plain; else None."""
+    if type(tangent) is not Batched or level.depth != 2 or level.suspended or not level.on_top() or not is_grad_enabled():
+        return None
+    below = THREAD.levels[0]
+    if type(below) is not BatchLevel or tangent._level is not below or below.tracked or not below.alive:
+        return None
+    t = tangent._payload
+    if not tangent._mapped or type(t) is not Tensor or t.requires_grad or not t.is_floating_point() or not t.is_contiguous():
+        return None
+    return None if autocast_on() else (below, t)
+
+
+def like_over(level: Any, out: Tensor, below: Any, rows: Tensor, meta: Any) -> Dual:
+    """As `like`, with a mapped tangent."""
+    made = like(level, out, wrap_rows(below, rows, True), meta)
+    made._loose = True
     return made
 
 

@@ -24,13 +24,14 @@ from ..ops.table import ROWS
 from .fast import (
     compute,
     like,
+    like_over,
     meta_of,
     number,
     plain_dual,
     ready,
+    ready_over,
     register_method,
     shape_and_dtype,
-    wrap_plain,
 )
 from .level import Dual, wrap
 
@@ -76,7 +77,19 @@ def unary(derivative: Any, kernel: Any) -> Any:
             return like(level, out, t, meta) if meta else wrap(level, out, t)
         if t is None or not plain_dual(x) or not p.is_floating_point():
             return None
-        return compute(level, both, func, p, t)
+        over, meta = ready_over(level, t), x._meta or meta_of(x)
+        if over is None or not meta or p.requires_grad or over[1].dtype is not p.dtype:
+            return compute(level, both, func, p, t)
+        below, rows = over
+        set_key_excluded(PYTHON_KEY, True)
+        set_key_excluded(SNAPSHOT_KEY, True)
+        try:
+            out = func(p)
+            rows = kernel(rows, out, p) if kernel is not None else rows * derivative(out, p)
+        finally:
+            set_key_excluded(PYTHON_KEY, False)
+            set_key_excluded(SNAPSHOT_KEY, False)
+        return like_over(level, out, below, rows, meta)
 
     return own_code(short)
 
@@ -144,8 +157,15 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
     others = general(tangent_of)
 
     def core(x: Any, y: Any) -> Any:
-        level, p, dp = x._level, x._primal, x._tangent
-        if type(p) is not Tensor or type(dp) is not Tensor or not ready(level):
+        level, p, dp, below = x._level, x._primal, x._tangent, None
+        if type(p) is not Tensor:
+            return None
+        if type(dp) is not Tensor:
+            over = ready_over(level, dp)
+            if over is None or p.requires_grad or over[1].dtype is not p.dtype:
+                return None
+            below, dp = over
+        elif not ready(level):
             return None
         meta = x._meta or meta_of(x)
         if not meta:
@@ -153,7 +173,14 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
         kind, dq = type(y), None
         if kind is Dual:
             q, dq = y._primal, y._tangent
-            if y._level is not level or type(q) is not Tensor or type(dq) is not Tensor:
+            if y._level is not level or type(q) is not Tensor:
+                return None
+            if below is not None:
+                over = ready_over(level, dq)
+                if over is None or q.requires_grad:
+                    return None
+                dq = over[1]
+            elif type(dq) is not Tensor:
                 return None
             other = y._meta or meta_of(y)
             if other is not meta and (not other or other[5] is not meta[5] or other[1] != meta[1]):
@@ -164,6 +191,8 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
             q = y
             if q.dtype is not meta[5] or q.shape != meta[1] or not q.is_contiguous() or not recorded_below(level, q):
                 return None
+            if below is not None and q.requires_grad:
+                return None
         else:
             return None
         set_key_excluded(PYTHON_KEY, True)
@@ -173,6 +202,8 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
         finally:
             set_key_excluded(PYTHON_KEY, False)
             set_key_excluded(SNAPSHOT_KEY, False)
+        if below is not None:
+            return like_over(level, out, below, t, meta)
         made: Any = make_wrapper(*meta)  # as `like`, which is called too often to be called
         made._primal, made._tangent, made._level, made._meta, made._form = out, t, level, meta, None
         return made
@@ -214,14 +245,6 @@ def of_product(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tens
 def lean_product(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Tensor]:
     """x y, and dx y + x dy without a tensor more than the result."""
     return x * y, dx * y if dy is None else (dx * y).addcmul_(x, dy)
-
-
-def of_matmul(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
-    """The operator itself with each factor's tangent."""
-    del out
-    if dx is None:
-        return func(x, dy)
-    return func(dx, y) if dy is None else func(dx, y) + func(x, dy)
 
 
 def of_sum(sign_x: int, sign_y: int) -> Any:
@@ -284,20 +307,21 @@ def power(func: Any, args: tuple[Any, ...]) -> Any:
     x, n = args
     if type(x) is Dual and (type(n) is int or type(n) is float) and n != 0:
         p, t, level = x._primal, x._tangent, x._level
-        if type(p) is Tensor and type(t) is Tensor and ready(level):
+        below, rows = (None, t) if type(t) is Tensor else ready_over(level, t) or (None, None)
+        if type(p) is Tensor and rows is not None and (ready(level) if below is None else not p.requires_grad):
             meta = x._meta or meta_of(x)
-            if meta:
+            if meta and rows.dtype is p.dtype:
                 set_key_excluded(PYTHON_KEY, True)
                 set_key_excluded(SNAPSHOT_KEY, True)
                 try:
                     # Squares and cubes are products in torch's kernel too.
                     slope = p if n == 2 else p * p if n == 3 else p ** (n - 1)
                     out = slope * p if n == 2 or n == 3 else p**n
-                    t = (t * slope).mul_(number(n, meta))
+                    rows = (rows * slope).mul_(number(n, meta))
                 finally:
                     set_key_excluded(PYTHON_KEY, False)
                     set_key_excluded(SNAPSHOT_KEY, False)
-                return like(level, out, t, meta)
+                return like(level, out, rows, meta) if below is None else like_over(level, out, below, rows, meta)
     return _power(func, args)
 
 
@@ -309,7 +333,7 @@ def lean_reciprocal(x: Tensor, dx: Tensor, y: Any, dy: Any) -> tuple[Tensor, Ten
     del dy
     inverse = x.reciprocal()
     out = inverse * y
-    return out, (out * inverse).mul_(dx).neg_()
+    return out, (dx * (out * inverse)).neg_()
 
 
 def of_reciprocal(func: Any, x: Any, dx: Any, y: Any, dy: Any, out: Tensor) -> Tensor:
@@ -326,100 +350,11 @@ def reciprocal(func: Any, args: tuple[Any, ...]) -> Any:
     return _reciprocal(func, args) if len(args) == 2 and type(args[1]) in (int, float) else None
 
 
-# -- products ----------------------------------------------------------------------------------------------------------
-
-
-def operands(args: tuple[Any, ...]) -> Any:
-    """(level, primals, tangents) of plain operands, or None."""
-    level, primals, tangents = None, [], []
-    for v in args:
-        kind = type(v)
-        if kind is Dual:
-            if level is not None and v._level is not level:
-                return None
-            level, p, t = v._level, v._primal, v._tangent
-            if type(p) is not Tensor or (t is not None and type(t) is not Tensor):
-                return None
-            primals.append(p)
-            tangents.append(t)
-        elif v is None or kind is Tensor or kind is Parameter:
-            primals.append(v)
-            tangents.append(None)
-        else:
-            return None
-    if level is None or not ready(level):
-        return None
-    for v in args:
-        if v is not None and type(v) is not Dual and v.requires_grad and not recorded_below(level, v):
-            return None
-    return level, primals, tangents
-
-
-def linear(func: Any, args: tuple[Any, ...]) -> Any:
-    """`F.linear`: x Wᵀ + b."""
-    found = operands(args)
-    if found is None:
-        return None
-    level, primals, (dx, dw, *rest) = found
-    if dx is None and dw is None:
-        return None
-    x, w, db = primals[0], primals[1], rest[0] if rest else None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
-    try:
-        out = func(*primals)
-        t = func(x, dw, db) if dx is None else func(dx, w, db)
-        if dx is not None and dw is not None:
-            t = t.add_(func(x, dw))
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
-    return wrap_plain(level, out, t)
-
-
-def product(func: Any, args: tuple[Any, ...]) -> Any:
-    """A product of two matrices or vectors."""
-    if len(args) != 2:
-        return None
-    a, b = args
-    if type(b) is Dual and type(a) is Tensor:
-        level, p, t = b._level, b._primal, b._tangent
-        plain = type(p) is Tensor and type(t) is Tensor and ready(level)
-        if plain and (not a.requires_grad or recorded_below(level, a)):
-            set_key_excluded(PYTHON_KEY, True)
-            set_key_excluded(SNAPSHOT_KEY, True)
-            try:
-                out, t = func(a, p), func(a, t)
-            finally:
-                set_key_excluded(PYTHON_KEY, False)
-                set_key_excluded(SNAPSHOT_KEY, False)
-            return wrap_plain(level, out, t)
-    found = operands(args)
-    if found is None:
-        return mapped_product(func, args)
-    level, (a, b), (da, db) = found
-    if da is None and db is None:
-        return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
-    try:
-        out = func(a, b)
-        t = func(a, db) if da is None else func(da, b)
-        if da is not None and db is not None:
-            t = t.add_(func(a, db))
-    finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
-    return wrap_plain(level, out, t)
-
-
-mapped_product = general(of_matmul)
-
-
-def reversed_product(func: Any, args: tuple[Any, ...]) -> Any:
-    """`plain @ dual`, which comes to the dual number first."""
-    del func
-    return product(torch.matmul, (args[1], args[0]))
+def register_overloads(overloads: dict[str, str]) -> None:
+    """Traced programs call operators by their overloads: they take the short ways of the functions."""
+    for name, overload in overloads.items():
+        func = getattr(torch, name)
+        Dual._fast[getattr(getattr(torch.ops.aten, name), overload)] = called_as(func, Dual._fast[func])
 
 
 def register() -> None:
@@ -453,20 +388,14 @@ def register() -> None:
         table[getattr(Tensor, key)] = short
         register_method(key, short)
     table[torch.pow] = power
-    table[F.linear] = linear
-    for func in (torch.matmul, torch.mv, torch.mm, torch.dot):
-        table[func] = product
-    for name in ("matmul", "mv", "mm", "dot", "__matmul__", "__rmatmul__"):
-        table[getattr(Tensor, name)] = product
-        register_method(name, reversed_product if name == "__rmatmul__" else product)
-    # Traced programs call operators by their overloads.
-    for name, overload in OVERLOADS.items():
-        func = getattr(torch, name)
-        table[getattr(getattr(torch.ops.aten, name), overload)] = called_as(func, table[func])
+    register_overloads(OVERLOADS)
 
 
-OVERLOADS = dict.fromkeys(UNARY.split(), "default") | dict.fromkeys(("add", "sub", "mul", "div"), "Tensor")
-OVERLOADS |= {"pow": "Tensor_Scalar", "mv": "default", "mm": "default", "dot": "default"}
+OVERLOADS: dict[str, str] = {
+    **{str(name): "default" for name in UNARY.split()},
+    **{name: "Tensor" for name in ("add", "sub", "mul", "div")},
+    "pow": "Tensor_Scalar",
+}
 
 
 def called_as(func: Any, short: Any) -> Any:

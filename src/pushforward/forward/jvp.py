@@ -21,6 +21,7 @@ from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast_arithmetic as _arithmetic  # noqa: F401  (registers short ways)
 from . import fast_moves as _moves  # noqa: F401  (registers short ways)
+from . import fast_products as _products  # noqa: F401  (registers short ways)
 from .level import Dual, DualLevel, wrap_input
 
 Tensor = torch.Tensor
