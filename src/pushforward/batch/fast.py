@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core.cell import Cell
 from ..core.level import recorded_below
 from ..core.methods import register_method
 from ..core.torch_private import (
@@ -26,6 +27,7 @@ from .level import Batched, wrap
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+STRIDED = torch.strided
 
 MATRIX_VECTOR = frozenset({torch.mv, Tensor.mv})
 SELECT = torch.ops.aten.select.int
@@ -312,12 +314,11 @@ def _shared_linear(p: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def item(func: Any, args: tuple[Any, ...]) -> Any:
-    """`x[k]` with an int, as a view that knows its base."""
+    """`x[k]` with an int, as a view that knows its base: `level.wrap_view`, of which sizes and strides are known."""
     x, k = args
     if type(x) is not Batched or type(k) is not int:
         return None
-    p = x._payload
-    level = x._level
+    p, level = x._payload, x._level
     meta = x._meta or meta_of(x)
     if not meta or not meta[1] or not level.on_top():
         return None
@@ -325,7 +326,29 @@ def item(func: Any, args: tuple[Any, ...]) -> Any:
     if not -n <= k < n:
         return None  # the long way raises the error
     del func
-    return level.wrap_view(x, (SELECT, (0, k), {}, None), direct(Tensor.select, p, 1, k, held=level.held), True)
+    out = direct(Tensor.select, p, 1, k, held=level.held)
+    cell = x._cell
+    if cell is None:
+        cell = x._cell = Cell(x, (p, True))
+    offset = out.storage_offset() - cell.root[0].storage_offset()
+    made: Any = make_wrapper(Batched, meta[1][1:], meta[2][1:], offset or None, None, meta[5], STRIDED, meta[7])
+    made._payload, made._level, made._meta, made._form = out, level, None, None
+    made._cell, made._path = cell, (x._path, (SELECT, (0, k), {}, None))
+    cell.add(made)
+    return made
+
+
+def repeat(func: Any, args: tuple[Any, ...]) -> Any:
+    """`x.repeat(…)` with one int for each dimension."""
+    x, *times = args
+    if len(times) == 1 and type(times[0]) in (tuple, list, torch.Size):
+        times = times[0]
+    if type(x) is not Batched or not all([type(n) is int and n >= 0 for n in times]):
+        return None
+    meta, level = x._meta or meta_of(x), x._level
+    if not meta or len(times) != len(meta[1]) or not level.on_top():
+        return None
+    return wrap(level, direct(func, x._payload, (1, *times), held=level.held), True)
 
 
 def stack(func: Any, args: tuple[Any, ...]) -> Any:
@@ -362,7 +385,7 @@ def register() -> None:
         register_method(Batched, name, binary)
     methods = {name: binary for name in OPERATORS.split()} | {
         "__neg__": unary, "__abs__": unary, "sum": total, "dot": dot, "matmul": matmul, "__matmul__": matmul, "mv": matmul,
-        "__getitem__": item,
+        "__getitem__": item, "repeat": repeat,
     }  # fmt: skip
     for name, short in methods.items():
         table[getattr(Tensor, name)] = short
