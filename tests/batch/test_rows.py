@@ -131,3 +131,50 @@ def test_no_level_stays_on() -> None:
         pf.jacrev(f)(torch.randn(N))
     assert not THREAD.levels
     assert mode_count() == 0
+
+
+class Branching(torch.autograd.Function):
+    """Squares; its backward takes a way of its own for the first row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g * 5 if g[0] != 0 else 2 * x * g
+
+
+class ByNumbers(Branching):
+    """Squares; its backward leaves torch."""
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return torch.from_numpy(g.numpy() * 2 * x.detach().numpy())
+
+
+class Catching(Branching):
+    """Squares; its backward does something else where it cannot tell."""
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        try:
+            scale = 3 if g[0] != 0 else 1
+        except RuntimeError:
+            scale = 100
+        return 2 * x * g * scale
+
+
+@pytest.mark.filterwarnings("ignore::pushforward.SlowFallback")
+@pytest.mark.parametrize("cls", [Branching, ByNumbers, Catching])
+@pytest.mark.parametrize("n", [12, N])
+def test_rows_that_disagree(cls: Any, n: int) -> None:
+    x = torch.randn(n, dtype=D)
+    f = lambda v: cls.apply(v.sin())
+    for _ in range(3):
+        torch.testing.assert_close(pf.jacrev(f)(x), by_engine(f, x))
+        torch.testing.assert_close(pf.jacobian(f, mode="reverse")(x), by_engine(f, x))

@@ -111,3 +111,127 @@ def test_several_inputs_and_aux() -> None:
         found, aux = pf.jacrev(lambda a, b: (f(a, b), a), (0, 1), has_aux=True)(a, b)
         torch.testing.assert_close(found, expected)
         assert aux is a or torch.equal(aux, a)
+
+
+# What a function can see or do that tells mapped values from tensors: each gives what the first call gave.
+
+
+def hooked(v: torch.Tensor) -> torch.Tensor:
+    layer = torch.nn.Linear(12, 12, bias=False, dtype=D)
+    with torch.no_grad():
+        layer.weight.copy_(W[:12])
+    layer.register_full_backward_hook(lambda _, given, __: (given[0] * 2,))
+    return layer(v).sin()
+
+
+def tensor_hooked(v: torch.Tensor) -> torch.Tensor:
+    y = v * 2
+    y.register_hook(lambda g: g * 3)
+    return y.sin()
+
+
+def caught(v: torch.Tensor) -> torch.Tensor:
+    try:
+        torch.zeros(12, dtype=D).copy_(BUFFER.copy_(v.detach()))
+    except RuntimeError:
+        return v * 0
+    return v * v
+
+
+def caught_all(v: torch.Tensor) -> torch.Tensor:
+    try:
+        return (v[:, None] + torch.zeros(100, dtype=D)).sum(1)
+    except BaseException:
+        return v * 0
+
+
+BUFFER = torch.zeros(12, dtype=D)
+SEEN: dict[str, Any] = {
+    "requires grad": lambda v: v.sin() if v.requires_grad else v.cos(),
+    "result requires grad": lambda v: v.sin() if (v * 2).requires_grad else v.cos(),
+    "grad_fn": lambda v: v.sin() if (v * 2).grad_fn is not None else v.cos(),
+    "a module's hook": hooked,
+    "a tensor's hook": tensor_hooked,
+    "an error that is caught": caught,
+    "every error is caught": caught_all,
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_function_that_looks_at_itself(name: str) -> None:
+    f, x = SEEN[name], torch.randn(12, dtype=D)
+    for _ in range(3):
+        torch.testing.assert_close(pf.jacrev(f)(x), rows(f, x))
+
+
+def write_plainly(v: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        v.mul_(2)
+    return v.sin()
+
+
+def write_into_detached(v: torch.Tensor) -> torch.Tensor:
+    v.detach()[2:].mul_(2)
+    return v.sin()
+
+
+@pytest.mark.parametrize("f", [write_plainly, write_into_detached])
+def test_a_write_into_the_argument_reaches_it(f: Any) -> None:
+    for _ in range(3):
+        x = torch.randn(12, dtype=D)
+        expected = x.clone()
+        f(expected)
+        torch.testing.assert_close(pf.jacrev(f)(x), torch.diag(expected.cos()))
+        torch.testing.assert_close(x, expected)
+
+
+def test_values_that_are_kept_are_no_stacks_of_copies() -> None:
+    kept = {}
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        kept["hidden"] = hidden = v * 2
+        return hidden.sin()
+
+    x = torch.randn(12, dtype=D)
+    for _ in range(3):
+        torch.testing.assert_close(pf.jacrev(f)(x), torch.diag(2 * (2 * x).cos()))
+        assert type(kept["hidden"]) is torch.Tensor
+        torch.testing.assert_close(kept["hidden"].detach(), 2 * x)
+
+
+def test_what_runs_in_vain_draws_nothing() -> None:
+    x, buffer = torch.randn(12, dtype=D), torch.zeros(12, dtype=D)
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        first = torch.rand(12, dtype=D)
+        buffer.copy_(v.detach())
+        return v * first * torch.rand(12, dtype=D)
+
+    for _ in range(3):
+        torch.manual_seed(3)
+        expected = torch.diag(torch.rand(12, dtype=D) * torch.rand(12, dtype=D))
+        after = torch.get_rng_state()
+        torch.manual_seed(3)
+        torch.testing.assert_close(pf.jacrev(f)(x), expected)
+        assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_functions_of_one_decorator_are_told_apart() -> None:
+    codes = {copies.code_of(pf.grad(f)) for f in (torch.sin, lambda v: v.sum(), lambda v: v.prod())}
+    assert len(codes) == 3
+
+
+def test_what_was_saved_is_there_for_a_second_derivative() -> None:
+    weight = torch.randn(12, 12, dtype=D, requires_grad=True)
+    f = lambda v: (weight @ v).sin() * v
+    x = torch.randn(12, dtype=D, requires_grad=True)
+    expected: Any = None
+    for _ in range(3):
+        found = torch.autograd.grad(pf.jacrev(f)(x).square().sum(), (x, weight))
+        y = f(x)
+        J = torch.stack([torch.autograd.grad(e, x, create_graph=True)[0] for e in y])
+        torch.testing.assert_close(found, torch.autograd.grad(J.square().sum(), (x, weight)))
+        second = pf.jacrev(pf.jacrev(f))(x.detach())
+        expected = second if expected is None else expected
+        torch.testing.assert_close(second, expected)
+        torch.testing.assert_close(pf.jacfwd(pf.jacrev(f))(x.detach()), expected)

@@ -123,6 +123,7 @@ class BatchLevel(Level, Lanes):
     """A running `vmap` over `size` lanes."""
 
     name = "vmap"
+    fixed: Any = ()  # ids of payloads: a run in which one is written into is given up
 
     def __init__(self, size: int, randomness: str = "error") -> None:
         Level.__init__(self)

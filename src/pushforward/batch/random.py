@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.errors import RandomnessError
+from ..core.journal import about_to_draw
 from ..core.level import THREAD
 from ..core.source import source_line
 from ..ops.kinds import Random
@@ -36,6 +37,7 @@ class Sized(NamedTuple):
 def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, mapped: bool) -> tuple[Any, bool]:
     """The result of a random operator, and whether it is mapped."""
     refuse(level, func)
+    remember(values, kwargs)
     kind = e.row.kind if e.row is not None else None
     shape = kind.draws if isinstance(kind, Random) else "loop"
     if level.randomness == "same":
@@ -68,6 +70,7 @@ def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, 
 def draw_into(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any) -> tuple[Tensor, bool]:
     """What an in-place draw writes into its first argument."""
     refuse(level, func)
+    remember(values, kwargs)
     values, flags = list(values), list(flags)
     if level.randomness == "same":
         keep_state(level, values, kwargs)
@@ -102,6 +105,12 @@ def refuse(level: Any, func: Any) -> None:
             "per lane, or randomness='same' for one that all lanes share."
         )
         raise RandomnessError(msg)
+
+
+def remember(values: Any, kwargs: Any) -> None:
+    """Let a run that is given up leave the generator as it was."""
+    if THREAD.attempts:
+        about_to_draw(explicit_generator(values, kwargs) or default_generator(device_of(values, kwargs)))
 
 
 class _returning:

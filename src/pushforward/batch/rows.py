@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..core.errors import REFUSALS
 from ..core.journal import attempt
 from ..core.level import THREAD
 from ..core.torch_private import mode_count, pop_mode, push_mode
+from ..core.traced import NeedsGraph, TooLarge, give_up_if_caught
 from .level import BatchLevel, wrap
 from .work import placed, taken_out
 
@@ -46,11 +48,15 @@ def alone() -> bool:
 
 
 def pulled_rows(pull: Callable[..., Sequence[Tensor]], seeds: list[Tensor]) -> list[Tensor] | None:
-    """`vmap(pull)(*seeds)`, or None where code of the user's in the backward pass needs the level's mode."""
+    """`vmap(pull)(*seeds)`, or None where code of the user's in the backward pass needs the level's mode, or lanes disagree in it."""
     size = seeds[0].shape[0]
+    level = BatchLevel(size)
+    level.divergence = "error"
+    refused = REFUSALS.count
     try:
-        with attempt(Exception), quietly(BatchLevel(size)) as level:
+        with attempt(BaseException), quietly(level):
             made = [taken_out(level, g) for g in pull(*[wrap(level, s, True) for s in seeds])]
-    except Exception:  # it says again what is wrong, if anything is
+            give_up_if_caught(refused)
+    except (Exception, TooLarge, NeedsGraph):  # it says again what is wrong, if anything is
         return None
     return [placed(size, o, m) for o, m in made]

@@ -13,6 +13,7 @@ from ..core.captured import described
 from ..core.journal import about_to_write
 from ..core.level import THREAD, autograd_on, is_grad_enabled
 from ..core.torch_private import NoDispatch
+from ..core.traced import TooLarge
 from ..ops.table import Entry, entry
 
 Tensor = torch.Tensor
@@ -41,10 +42,12 @@ def write(
                 about_to_write(target)
             elif level.payload_graphs:
                 level.keep_for_attempt(target)
+    if level.fixed and any(own and id(root_of(t)) in level.fixed for own, t in zip(ours, targets, strict=True)):
+        raise TooLarge
     if level.call is not None and level.call.inputs:
         for target, own in zip(targets, ours, strict=True):
             if own:
-                level.call.before_write(target._payload if target._cell is None else target._cell.root[0])
+                level.call.before_write(root_of(target))
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
     if e.random and level.lanes_differ(e, func, values, plain):
@@ -70,6 +73,11 @@ def write(
     values = kept_for_reverse(e, targets, values)
     out, out_mapped = functional_result(level, e, func, values, flags, plain)
     return stored(level, e, func, targets, out, out_mapped)
+
+
+def root_of(target: Any) -> Tensor:
+    """The payload that a value of the level is a view of, or its own."""
+    return target._payload if target._cell is None else target._cell.root[0]
 
 
 def kept_for_reverse(e: Entry, targets: list[Any], values: Any) -> Any:

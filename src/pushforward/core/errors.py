@@ -5,9 +5,23 @@ All errors derive from `TransformError`; all warnings from `TransformWarning`.
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+
+class _Refusals(threading.local):
+    count = 0
+
+
+REFUSALS = _Refusals()  # what this thread was refused so far: a function that caught an error went another way than it would have
+
 
 class TransformError(RuntimeError):
     """Base of the errors the transforms raise."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        REFUSALS.count += 1
 
 
 class CapturedWriteError(TransformError):

@@ -2,7 +2,7 @@
 
 A short way is given up where the function turns out to look at its graph, and the function runs again. A counter or a
 running mean that it keeps in a captured tensor, an input that it changes in place, or a buffer of the function around it
-must then be as it was.
+must then be as it was, and so must the generators of random numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .level import THREAD
-from .torch_private import BelowAutograd, NoDispatch
+from .torch_private import BelowAutograd, NoDispatch, no_modes
 from .traced import NeedsGraph, Traced
 
 Tensor = torch.Tensor
@@ -52,6 +52,20 @@ def about_to_write(target: Any) -> None:
         if all(known is not target for known, _ in before):
             with NoDispatch(), BelowAutograd():
                 before.append((target, target.clone()))
+
+
+def about_to_draw(generator: Any) -> None:
+    """Keep the state of a generator, for the attempts that are running."""
+    for before in THREAD.attempts:
+        if all(known is not generator for _, known in before):
+            with no_modes():
+                before.append((functools.partial(put_back, generator, generator.get_state()), generator))
+
+
+def put_back(generator: Any, state: Tensor) -> None:
+    """Let a generator draw again what it drew."""
+    with no_modes():
+        generator.set_state(state)
 
 
 def about_to_write_value(value: Any, state: Any, back: Callable[[Any], None]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from .cell import Cell, Path
-from .errors import EscapedValueError
+from .errors import REFUSALS, EscapedValueError
 from .torch_private import NoFunction, make_wrapper, set_conj, set_neg, tree_leaves
 
 # What the Python API calls mean for traced values: filled by the interpreters and by `ops.api`.
@@ -34,6 +34,7 @@ class NeedsGraph(BaseException):
     def __init__(self, level: Any = None) -> None:
         super().__init__()
         self.level = level
+        REFUSALS.count += 1
 
     def began_in(self, settings: Any) -> bool:
         """Whether the level in question is one of the call with these settings, which can start again."""
@@ -41,7 +42,17 @@ class NeedsGraph(BaseException):
 
 
 class TooLarge(BaseException):
-    """A value has more elements than the running call wants any to have, see `Level.most`."""
+    """A run that was tried is given up: a value has more elements than it should (see `Level.most`), or it does what it may not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        REFUSALS.count += 1
+
+
+def give_up_if_caught(before: int) -> None:
+    """Give up a run in which the user's code caught an error of ours, since `REFUSALS.count` was `before`: it may have gone astray."""
+    if REFUSALS.count != before:
+        raise TooLarge
 
 
 class NotFast(Exception):

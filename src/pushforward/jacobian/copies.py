@@ -8,17 +8,22 @@ pass runs over plain tensors.
 from __future__ import annotations
 
 import functools
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..batch.vmap import over_rows, vmap
+from ..batch.level import BatchLevel, wrap
+from ..batch.vmap import vmap
+from ..batch.work import placed, taken_out
 from ..core import tree
+from ..core.errors import REFUSALS
 from ..core.journal import attempt
 from ..core.level import THREAD
 from ..core.torch_private import mode_count
-from ..core.traced import NeedsGraph, TooLarge
+from ..core.traced import NeedsGraph, TooLarge, give_up_if_caught
 from ..reverse import grad, grad_and_value, vjp
 from .basis import basis, chosen_inputs
 
@@ -60,18 +65,50 @@ def jacobian_rows(
 ) -> tuple[list[Tensor], list[Any]] | None:
     """For each input the rows of all outputs, and the outputs' shapes; None where `func` is not what it was."""
     asked, THREAD.most = THREAD.most, LARGEST
+    refused = REFUSALS.count
     try:
         with attempt(BaseException):
             given = [x.unsqueeze(0).expand(total, *x.shape).clone() for x in leaves]
-            outs, pull = vjp(lambda *inputs: over_rows(of_inputs, list(inputs), "same", "error"), *given)
+            outs, pull = vjp(lambda *inputs: mapped_once(func, of_inputs, inputs, total), *given)
             seeds = rows_of_outputs(outs, total)
-            return list(pull(seeds, retain_graph=False)), [o.shape[1:] for o in outs]
+            rows = list(pull(seeds, retain_graph=False))
+            give_up_if_caught(refused)
+            return rows, [o.shape[1:] for o in outs]
     except (Exception, TooLarge, NeedsGraph):
         _OUTPUTS.pop(key_of(func, leaves), None)
-        _NOT_SMALL.add(code_of(func))
+        refuse(code_of(func))
         return None
     finally:
         THREAD.most = asked
+
+
+def mapped_once(func: Any, of_inputs: Callable[..., list[Tensor]], inputs: tuple[Tensor, ...], total: int) -> list[Tensor]:
+    """`vmap(of_inputs)(*inputs)`, given up where the function looks at a graph, or keeps a value that is not its result."""
+    level: Any = BatchLevel(total, "same")
+    level.divergence, level.func = "error", func
+    level.payload_graphs = 1  # what is recorded is recorded on the payloads, and only there
+    level.fixed = {id(p) for p in inputs}  # a write into the argument must reach the caller's tensor
+    level.start()
+    try:
+        outs = of_inputs(*[wrap(level, p, True) for p in inputs])
+    finally:
+        level.stop()
+    made = [placed(total, *taken_out(level, o)) for o in outs]
+    del outs
+    kept = THREAD.attempts[-1]  # what was written there of the level's own values need not be given back
+    kept[:] = [(x, y) for x, y in kept if isinstance(x, Tensor) or isinstance(y, torch.Generator)]
+    known = weakref.ref(level)
+    del level
+    if known() is not None:
+        raise TooLarge
+    return made
+
+
+def refuse(code: Any) -> None:
+    """Functions of this code are not small."""
+    if len(_NOT_SMALL) >= 1 << 12:
+        _NOT_SMALL.clear()
+    _NOT_SMALL.add(code)
 
 
 def rows_of_outputs(outs: list[Tensor], total: int) -> list[Tensor]:
@@ -83,9 +120,22 @@ def rows_of_outputs(outs: list[Tensor], total: int) -> list[Tensor]:
 
 def code_of(func: Any) -> Any:
     """What tells a function from others, without keeping what it holds: its code, or that of its class."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    return getattr(func, "__code__", None) or getattr(getattr(type(func), "forward", None), "__code__", type(func))
+    codes: list[Any] = []
+    while len(codes) < 8:  # what `functools.wraps` made shares its code with all that the same decorator made
+        while isinstance(func, functools.partial):
+            func = func.func
+        codes.append(getattr(func, "__code__", None) or of_class(func))
+        func = getattr(func, "__wrapped__", None)
+        if func is None:
+            break
+    return codes[0] if len(codes) == 1 else tuple(codes)
+
+
+def of_class(func: Any) -> Any:
+    """What tells an object that can be called from others."""
+    if isinstance(func, types.BuiltinFunctionType):
+        return func
+    return getattr(getattr(type(func), "forward", None), "__code__", type(func))
 
 
 def hessian_of_copies(
@@ -117,11 +167,13 @@ def hessian_of_copies(
 
     total = sum(x.numel() for x in leaves)
     asked, THREAD.most = THREAD.most, LARGEST
+    refused = REFUSALS.count
     try:
         with attempt(BaseException):
             rows = vmap(row, randomness="same")(*basis(leaves, 0, total))
+            give_up_if_caught(refused)
     except (Exception, TooLarge, NeedsGraph):
-        _NOT_SMALL.add(code)
+        refuse(code)
         return None
     finally:
         THREAD.most = asked
