@@ -18,8 +18,9 @@ from .batch import gradient as lanewise
 from .batch.gradient import payload_level
 from .batch.level import Batched
 from .core import tree
+from .core.dead import reach_outside
 from .core.errors import ArgumentError
-from .core.fresh import reach_outside, released, stopped, variable
+from .core.fresh import released, stopped, variable
 from .core.journal import attempt
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
@@ -53,22 +54,23 @@ class Reverse:
         self.inner = [variable(x) for x in inputs]
         self.began = nodes_made()
 
-    def keeps_graph(self, outputs: list[Tensor]) -> bool:
-        """Whether the derivative itself must be differentiable by what is outside."""
+    def keeps_graph(self, outputs: list[Tensor], known: list[bool]) -> bool:
+        """Whether the derivative itself must be differentiable by what is outside; `known`: see `core.dead.selects`."""
         if self.stop or not self.recording:
             return False
         if self.connected or any(level.saw_grad for level in THREAD.levels):
             return True
-        return reach_outside(outputs, self.inner)
+        return reach_outside(outputs, self.inner, known)
 
     def gradient(self, y: Tensor) -> tuple[Any, bool]:
         """The gradient of a scalar by the inner variables, and whether its graph is kept."""
+        known: list[bool] = []
         with NoFunction():
             if not y.requires_grad:
                 return [None] * len(self.inner), False
-            keep, seed = self.keeps_graph([y]), seed_for(y)
+            keep, seed = self.keeps_graph([y], known), seed_for(y)
         # not under NoFunction: a user's own backward may say `.detach()` and mean it
-        return run_backward((y,), (seed,), keep, keep, tuple(self.inner), began=self.began), keep
+        return run_backward((y,), (seed,), keep, keep, tuple(self.inner), known, began=self.began), keep
 
     def released(self, value: Any, keep: bool) -> Any:
         """An output for the caller: with its graph where that leads outside."""
@@ -145,8 +147,8 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
             )
             raise ArgumentError(msg)
     live = [k for k, o in enumerate(outs) if o.requires_grad]
-    keep = state.keeps_graph([outs[k] for k in live])
     known: list[bool] = []
+    keep = state.keeps_graph([outs[k] for k in live], known)
 
     @opaque
     def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
-from ..core.fresh import give_back, reach_outside
+from ..core.dead import reach_outside
+from ..core.fresh import give_back
 from ..core.level import THREAD
 from ..core.torch_private import NoDispatch, NoFunction, nodes_made, pop_mode, push_mode
 from ..core.traced import SPECIAL, NeedsGraph
@@ -82,12 +83,13 @@ def gradient(
             if scores is None or not scores.requires_grad:
                 written_back(began, leaves, values, inner, False)
                 return [None] * len(leaves), result, aux, False
-            keep = connected or reach_outside([scores], inner)
+            known: list[bool] = []
+            keep = connected or reach_outside([scores], inner, known)
             with NoDispatch():
                 seed = torch.ones_like(scores)
         pop_mode(None)
         try:
-            grads = run_backward((scores,), (seed,), keep, keep, tuple(inner), None, lambda: lanes_together(level), nodes)
+            grads = run_backward((scores,), (seed,), keep, keep, tuple(inner), known, lambda: lanes_together(level), nodes)
         finally:
             push_mode(level)
         written_back(began, leaves, values, inner, keep)

@@ -90,6 +90,39 @@ def selects(outputs: Any, known: list[bool] | None = None) -> bool:
     return found
 
 
+def reach_outside(outputs: list[Tensor], inner: list[Tensor], known: list[bool] | None = None) -> bool:
+    """Whether the graph of some outputs ends in a variable other than the inner ones; `known` is told what `selects` would say."""
+    own = {id(x) for x in inner}
+    seen: set[Any] = {None}
+    stack = []
+    with NoFunction():
+        for y in outputs:
+            node = y.grad_fn
+            if node is not None:
+                if node not in seen:
+                    seen.add(node)
+                    stack.append(node)
+            elif y.requires_grad and id(y) not in own:
+                return True
+    noted, found = len(NOTING) > 0, False
+    while stack:
+        node = stack.pop()
+        if type(node) in SELECTING or (noted and NOTE in getattr(node, "metadata", ())):
+            found = True
+        following = node.next_functions
+        for source, _ in following:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+        if not following:
+            variable = getattr(node, "variable", None)
+            if variable is not None and id(variable) not in own:
+                return True
+    if known is not None:
+        known.append(found)
+    return False
+
+
 def onto(mask: Mask, shape: Any) -> Mask:
     """The mask of an operand by that of the result to which it was broadcast: dead where all that was made of it is."""
     if mask is None or mask.shape == shape:

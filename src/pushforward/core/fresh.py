@@ -73,31 +73,6 @@ def give_back(given: Tensor, root: Tensor, keep: bool) -> None:
         given.copy_(root if keep else root.detach())
 
 
-def reach_outside(outputs: list[Tensor], inner: list[Tensor]) -> bool:
-    """Whether the graph of an output ends in a variable other than the inner ones."""
-    own = {id(x) for x in inner}
-    seen: set[Any] = set()
-    stack = []
-    for y in outputs:
-        if y.grad_fn is not None:
-            stack.append(y.grad_fn)
-        elif y.requires_grad and id(y) not in own:
-            return True
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        following = node.next_functions
-        if following:
-            stack.extend(n for n, _ in following)
-        else:
-            variable = getattr(node, "variable", None)
-            if variable is not None and id(variable) not in own:
-                return True
-    return False
-
-
 def _detach(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     del func, kwargs
     return stopped(args[0])

@@ -64,6 +64,8 @@ def run_backward(
     `known` keeps what was found of the graph for a further call. `left()` is called where a NaN is left. `began`: how many
     nodes there were (`nodes_made()`) before the graph was made.
     """
+    if known and not known[0]:
+        return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)
     walking = create or retain or began is None or nodes_made() - began < FEW or not small(inputs)
     if walking and not selects(outputs, known):
         return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)

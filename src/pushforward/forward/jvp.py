@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ..core import tree
+from ..core.dead import reach_outside
 from ..core.errors import ArgumentError
-from ..core.fresh import give_back, reach_outside, released, stopped, variable
+from ..core.fresh import give_back, released, stopped, variable
 from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
