@@ -23,7 +23,7 @@ from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast_arithmetic as _arithmetic  # noqa: F401  (registers short ways)
 from . import fast_moves as _moves  # noqa: F401  (registers short ways)
 from . import fast_products as _products  # noqa: F401  (registers short ways)
-from .level import Dual, DualLevel, wrap_input
+from .level import Dual, DualLevel, laid_out_like, wrap_input
 
 Tensor = torch.Tensor
 
@@ -178,6 +178,10 @@ def pushed(
 ) -> Any:
     """One run of a function on dual numbers."""
     stop = user_stopped_gradient()
+    flat_tangents = [
+        laid_out_like(t, p) if isinstance(t, Tensor) and isinstance(p, Tensor) else t
+        for p, t in zip(leaves, flat_tangents, strict=True)
+    ]
     level.func, level.inputs = func, leaves
     level.start()
     try:

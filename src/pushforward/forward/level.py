@@ -87,8 +87,6 @@ def wrap(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual:
 
 def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual:
     """A dual number over tensors of the caller: a write must not reach the caller's tangent."""
-    if tangent is not None and primal.layout is torch.strided and tangent.stride() != primal.stride():
-        tangent = laid_out_like(tangent, primal)
     made = wrap(level, primal, tangent)
     copy_lazy_bits(made, primal)
     made._cell = Cell(made, (primal, tangent))
@@ -97,9 +95,12 @@ def wrap_input(level: DualLevel, primal: Tensor, tangent: Tensor | None) -> Dual
 
 def laid_out_like(tangent: Tensor, primal: Tensor) -> Tensor:
     """A tangent whose dimensions lie in memory in the order of the primal's, so that what can be viewed of one can be of the other."""
-    if tangent.layout is not torch.strided or (tangent.is_contiguous() and primal.is_contiguous()):
-        return tangent
-    strides = primal.stride()
+    with NoFunction():
+        if primal.layout is not torch.strided or tangent.layout is not torch.strided:
+            return tangent
+        strides = primal.stride()
+        if tangent.stride() == strides or (tangent.is_contiguous() and primal.is_contiguous()):
+            return tangent
     order = sorted(range(primal.dim()), key=lambda k: -strides[k])
     back = sorted(range(primal.dim()), key=lambda k: order[k])
     return tangent.permute(order).contiguous().permute(back)
