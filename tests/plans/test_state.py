@@ -205,3 +205,28 @@ def test_recording_above_autograd_is_refused() -> None:
         make_fx(pf.vmap(torch.sin), pre_dispatch=True)(x)
     y = randn(3, 4)
     torch.testing.assert_close(make_fx(pf.vmap(torch.sin))(x)(y), y.sin())
+
+
+def replaced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    z = b.sin()
+    y = z.exp() * z  # what results of `z` are made from is known now
+    z.mul_(a)  # and changes: a value of the level below takes the place of the plain payload
+    return z.exp() * z + y
+
+
+def pure(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    z = b.sin()
+    w = z * a
+    return w.exp() * w + z.exp() * z
+
+
+def test_a_payload_that_becomes_a_value_of_the_level_below() -> None:
+    a, b, t = randn(3, 4), randn(5, 4), randn(4)
+    expected = torch.stack([torch.stack([pure(x, y) for y in b]) for x in a])
+    for _ in range(4):
+        found = pf.vmap(lambda x: pf.vmap(lambda y: replaced(x, y))(b))(a)
+        torch.testing.assert_close(found, expected)
+        mixed = pf.vmap(lambda x: pf.jvp(lambda y: replaced(x, y), (b[0],), (t,))[1])(a)
+        torch.testing.assert_close(mixed, torch.stack([pf.jacrev(pure, 1)(x, b[0]) @ t for x in a]))
+        turned = pf.jvp(lambda x: pf.vmap(lambda y: replaced(x, y))(b), (a[0],), (t,))[1]
+        torch.testing.assert_close(turned, torch.stack([pf.jacrev(pure)(a[0], y) @ t for y in b]))

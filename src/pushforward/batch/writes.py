@@ -189,7 +189,7 @@ def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh
     if target._mapped and result.dim() == payload.dim() - 1 and not mapped:  # pyright: ignore[reportAttributeAccessIssue]
         result = result.unsqueeze(0)  # pyright: ignore[reportAttributeAccessIssue]
     if fresh and is_grad_enabled() and target._cell is None and mapped == target._mapped and alike(result, payload):
-        target._payload, target._form = result, None
+        target._payload, target._meta, target._form = result, None, None
         return
     if is_grad_enabled() and (result.requires_grad or payload.requires_grad):
         with autograd_on():  # pyright: ignore[reportAttributeAccessIssue]

@@ -139,7 +139,7 @@ def store(level: Any, target: Any, out: Tensor, tangent: Tensor | None, *, fresh
     if recorded and cell is not None and not target._primal.requires_grad:
         track(level, target)
     if fresh and cell is None and is_grad_enabled() and alike(out, target._primal):
-        target._primal, target._tangent, target._form = out, tangent, None
+        target._primal, target._tangent, target._meta, target._form = out, tangent, None, None
     elif recorded:
         with autograd_on():
             leave_saved(level, target)
