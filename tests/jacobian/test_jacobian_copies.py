@@ -32,7 +32,10 @@ def rows(f: Any, x: torch.Tensor) -> Any:
     leaves, spec = torch.utils._pytree.tree_flatten(f(leaf))
     made = []
     for o in leaves:
-        each = [torch.autograd.grad(e, leaf, retain_graph=True, allow_unused=True)[0] if e.requires_grad else None for e in o.reshape(-1)]
+        each = [
+            torch.autograd.grad(e, leaf, retain_graph=True, allow_unused=True)[0] if e.requires_grad else None
+            for e in o.reshape(-1)
+        ]
         made.append(torch.stack([torch.zeros_like(x) if g is None else g for g in each]).view(*o.shape, *x.shape))
     return torch.utils._pytree.tree_unflatten(made, spec)
 
@@ -41,10 +44,7 @@ def rows(f: Any, x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_call_gives_the_rows_of_the_engine(name: str) -> None:
     f, x = FUNCTIONS[name], torch.randn(12, dtype=D)
-    if name == "gradient inside":
-        expected = torch.diag(6 * x)
-    else:
-        expected = rows(f, x)
+    expected = torch.diag(6 * x) if name == "gradient inside" else rows(f, x)
     for _ in range(3):
         torch.testing.assert_close(pf.jacrev(f)(x), expected, equal_nan=True)
     assert copies.code_of(f) not in copies._NOT_SMALL or name in {"asks a nan", "writes"}
@@ -75,7 +75,7 @@ def test_what_runs_in_vain_leaves_no_trace() -> None:
 
 def test_a_random_function_draws_once() -> None:
     x = torch.linspace(1, 2, 40, dtype=D)
-    f = lambda v: torch.nn.functional.dropout(v, 0.5) ** 2  # noqa: E731
+    f = lambda v: torch.nn.functional.dropout(v, 0.5) ** 2
     for seed in range(3):
         torch.manual_seed(seed)
         found = pf.jacrev(f)(x)
@@ -85,7 +85,7 @@ def test_a_random_function_draws_once() -> None:
 
 def test_what_is_outside_is_still_differentiated() -> None:
     scale = torch.randn(12, dtype=D, requires_grad=True)
-    f = lambda v: scale * v**2  # noqa: E731
+    f = lambda v: scale * v**2
     x = torch.randn(12, dtype=D, requires_grad=True)
     for _ in range(3):
         J = pf.jacrev(f)(x)
@@ -104,7 +104,7 @@ def test_a_module_with_statistics() -> None:
 
 def test_several_inputs_and_aux() -> None:
     a, b = torch.randn(4, dtype=D), torch.randn(3, 2, dtype=D)
-    f = lambda a, b: (torch.outer(a, b.sum(1)), b * a[0])  # noqa: E731
+    f = lambda a, b: (torch.outer(a, b.sum(1)), b * a[0])
     expected = pf.jacfwd(f, (0, 1))(a, b)
     for _ in range(3):
         torch.testing.assert_close(pf.jacrev(f, (0, 1))(a, b), expected)

@@ -60,6 +60,7 @@ class NotFast(Exception):
 
 
 NO_PLAN = object()  # of a call that has no plan
+UNPLANNED: Any = object()  # the form of a value whose calls have none, see `plans.describe`
 PLANNED: Any = None  # `plans.replay.planned`
 
 

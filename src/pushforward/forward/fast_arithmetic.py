@@ -18,7 +18,7 @@ from ..core.torch_private import (
     make_wrapper,
     set_key_excluded,
 )
-from ..core.traced import NotFast
+from ..core.traced import UNPLANNED, NotFast
 from ..ops.kinds import Elementwise
 from ..ops.table import ROWS
 from .fast import (
@@ -59,7 +59,7 @@ def unary(derivative: Any, kernel: Any) -> Any:
 
     def short(func: Any, args: tuple[Any, ...]) -> Any:
         x = args[0]
-        if len(args) != 1 or type(x) is not Dual:
+        if len(args) != 1 or type(x) is not Dual or x._form is UNPLANNED:
             return None
         p, t, level = x._primal, x._tangent, x._level
         if type(p) is Tensor and type(t) is Tensor and ready(level):
@@ -101,7 +101,7 @@ def parts(a: Any, level: Any) -> Any:
     """(level, primal, tangent) of an operand that is plain enough, or None."""
     kind = type(a)
     if kind is Dual:
-        if not plain_dual(a) or (level is not None and a._level is not level):
+        if not plain_dual(a) or a._form is UNPLANNED or (level is not None and a._level is not level):
             return None
         if a._tangent is None:
             with NoFunction():
@@ -158,7 +158,7 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
 
     def core(x: Any, y: Any) -> Any:
         level, p, dp, below = x._level, x._primal, x._tangent, None
-        if type(p) is not Tensor:
+        if type(p) is not Tensor or x._form is UNPLANNED:
             return None
         if type(dp) is not Tensor:
             over = ready_over(level, dp)
@@ -305,7 +305,7 @@ def power(func: Any, args: tuple[Any, ...]) -> Any:
     if len(args) != 2:
         return None
     x, n = args
-    if type(x) is Dual and (type(n) is int or type(n) is float) and n != 0:
+    if type(x) is Dual and x._form is not UNPLANNED and (type(n) is int or type(n) is float) and n != 0:
         p, t, level = x._primal, x._tangent, x._level
         below, rows = (None, t) if type(t) is Tensor else ready_over(level, t) or (None, None)
         if type(p) is Tensor and rows is not None and (ready(level) if below is None else not p.requires_grad):

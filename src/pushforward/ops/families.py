@@ -45,6 +45,7 @@ from . import (
     softmax,
     sort,
     special,
+    squared_norms,
     untaken,
 )
 
@@ -93,5 +94,6 @@ __all__ = [
     "softmax",
     "sort",
     "special",
+    "squared_norms",
     "untaken",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..batch.level import Batched
-from ..core.traced import Traced
+from ..core.traced import UNPLANNED, Traced
 from ..forward.level import Dual
 
 Tensor = torch.Tensor
@@ -64,6 +64,8 @@ def form_of(a: Any, leaves: list[Tensor], values: list[Any], levels: list[Any]) 
         return None
     values.append(a)
     form = a._form
+    if form is UNPLANNED:
+        return None
     if type(a) is Batched:
         p = a._payload
         if type(p) is Tensor:
