@@ -235,3 +235,19 @@ def test_what_was_saved_is_there_for_a_second_derivative() -> None:
         expected = second if expected is None else expected
         torch.testing.assert_close(second, expected)
         torch.testing.assert_close(pf.jacfwd(pf.jacrev(f))(x.detach()), expected)
+
+
+def test_an_operator_without_a_rule_runs_once() -> None:
+    calls = []
+
+    @torch.library.custom_op("pushforward_copies::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return 2 * x
+
+    doubled.register_autograd(lambda ctx, g: 2 * g)
+    x = torch.randn(12, dtype=D)
+    for _ in range(4):
+        calls.clear()
+        torch.testing.assert_close(pf.jacrev(lambda v: doubled(v * v))(x), torch.diag(4 * x))
+        assert len(calls) <= 1

@@ -230,3 +230,56 @@ def test_a_payload_that_becomes_a_value_of_the_level_below() -> None:
         torch.testing.assert_close(mixed, torch.stack([pf.jacrev(pure, 1)(x, b[0]) @ t for x in a]))
         turned = pf.jvp(lambda x: pf.vmap(lambda y: replaced(x, y))(b), (a[0],), (t,))[1]
         torch.testing.assert_close(turned, torch.stack([pf.jacrev(pure)(a[0], y) @ t for y in b]))
+
+
+WRITES = {
+    "whole, not recorded": lambda x, y: without_grad(y.sin(), x),
+    "a view": lambda x, y: into_view(y.sin(), x),
+    "a row": lambda x, y: into_row(y * 1, x),
+    "a view of all": lambda x, y: through(y * 1, x),
+}
+
+
+def without_grad(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return z.mul_(x)
+
+
+def into_view(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    z[:2].mul_(x[:2])
+    return z
+
+
+def into_row(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    z[0] = x[0]
+    return z
+
+
+def through(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    v = z.view(2, 2)
+    v.add_(x.view(2, 2))
+    return z + v.view(-1)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_value_of_a_level_below_written_into_what_a_short_way_made(name: str) -> None:
+    f, a, b = WRITES[name], randn(3, 4), randn(5, 4)
+    expected = torch.stack([torch.stack([f(x, y) for y in b]) for x in a])
+    for _ in range(3):
+        torch.testing.assert_close(pf.vmap(lambda x: pf.vmap(lambda y: f(x, y))(b))(a), expected)
+        if name != "whole, not recorded":
+            pushed = pf.jvp(lambda x: pf.vmap(lambda y: f(x, y))(b), (a[0],), (a[1],))[1]
+            torch.testing.assert_close(pushed, torch.stack([pf.jacrev(lambda x, y=y: f(x, y))(a[0]) @ a[1] for y in b]))
+
+
+def test_an_argument_is_not_written_into_by_a_level_below_it() -> None:
+    a, b = randn(3, 4), randn(5, 4)
+    before = b.clone()
+    with pytest.raises(pf.CapturedWriteError):
+        pf.vmap(lambda x: pf.vmap(lambda y: y.mul_(x))(b))(a)
+    torch.testing.assert_close(b, before)
+
+
+def test_a_write_with_a_derivative_into_a_detached_view_is_refused() -> None:
+    with pytest.raises(pf.CapturedWriteError, match="detached view"):
+        pf.jvp(lambda x: (x * 1).detach().mul_(x), (randn(3),), (randn(3),))

@@ -8,6 +8,7 @@ import torch
 
 from ..core.level import THREAD
 from ..core.slow import say_slow
+from ..core.traced import TooLarge
 from ..ops.lanes import empty_result
 
 Tensor = torch.Tensor
@@ -31,6 +32,8 @@ def lane_arguments(
 
 def lane_loop(op: Any, level: Any, values: list[Any], flags: Any, kwargs: dict[str, Any]) -> Any:
     """Run `op` lane by lane and stack; said once per operator by `SlowFallback`."""
+    if getattr(level, "most", None) is not None:  # of a run that was tried because it would be fast
+        raise TooLarge
     say_slow(op.name(), "has no batching rule and runs once per lane")
     return run_lanes(op, level, values, flags, kwargs)
 

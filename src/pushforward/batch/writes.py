@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ..core.captured import described
 from ..core.journal import about_to_write
 from ..core.level import THREAD, autograd_on, is_grad_enabled
 from ..core.torch_private import NoDispatch
-from ..core.traced import TooLarge
+from ..core.traced import TooLarge, Traced
 from ..ops.table import Entry, entry
 
 Tensor = torch.Tensor
@@ -185,6 +186,8 @@ def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh
         level.promote(target)
     elif is_grad_enabled() and result.requires_grad and not target._payload.requires_grad:  # pyright: ignore[reportAttributeAccessIssue]
         track(level, target)  # pyright: ignore[reportAttributeAccessIssue]
+    if depth_of(result) > depth_of(target._payload):
+        tie(level, target)
     payload = target._payload
     if target._mapped and result.dim() == payload.dim() - 1 and not mapped:  # pyright: ignore[reportAttributeAccessIssue]
         result = result.unsqueeze(0)  # pyright: ignore[reportAttributeAccessIssue]
@@ -197,6 +200,27 @@ def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh
             target._payload.copy_(result)
         return
     payload.copy_(result)
+
+
+def depth_of(payload: Tensor) -> int:
+    """The place of the level that a payload is a value of; 0 for a plain tensor."""
+    return payload._level.depth if isinstance(payload, Traced) else 0
+
+
+def tie(level: Any, target: Any) -> None:
+    """Make a payload that a short way made known to the levels below, so that values of theirs can be written into it.
+
+    Not that of an argument: it was there before them.
+    """
+    root, cell = root_of(target), target._cell
+    if level.call is not None and any(isinstance(v, Traced) and root_of(v) is root for v in level.call.inputs):
+        return
+    with autograd_on() if root.requires_grad else nullcontext():
+        if cell is None:
+            target._payload, target._meta, target._form = root.clone(), None, None
+            return
+        cell.root = (root.clone(), cell.root[1])
+        level.refresh(cell)
 
 
 def leave_saved(level: Any, target: Any) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from ..core.captured import described
+from ..core.errors import CapturedWriteError
 from ..core.journal import about_to_write
 from ..core.level import THREAD, autograd_on, is_grad_enabled, user_stopped_gradient
+from ..core.source import source_line
 from ..core.torch_private import NoDispatch
 from ..ops.table import Entry, entry
 
@@ -171,6 +173,12 @@ def alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _copy_both(target: Any, out: Tensor, tangent: Tensor | None, shared: bool) -> None:
+    if shared and tangent is not None and target._tangent is None:
+        msg = (
+            f"jvp: at {source_line()} a value with a derivative is written into a detached view, which shares its memory with a "
+            "value that has a derivative of its own. Write into a copy: `.detach().clone()`."
+        )
+        raise CapturedWriteError(msg)
     target._primal.copy_(out)
     if not shared:
         target._tangent, target._form = tangent, None
