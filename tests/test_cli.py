@@ -423,3 +423,19 @@ def test_central_differences_of_a_cubic():
     x = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)
     found = central_differences(lambda x: x**3, x, [slice(0, 3)], [0, 1, 2])
     torch.testing.assert_close(found, torch.diag(3 * x**2), atol=1e-8, rtol=1e-8)
+
+
+def test_captured_single_precision_is_not_called_a_wrong_derivative(tmp_path, capsys, monkeypatch):
+    (tmp_path / "decay.py").write_text(
+        "import torch\n"
+        "T = torch.linspace(0, 5, 400)\n"
+        "def decay(size, rate, freq):\n"
+        "    return size * torch.exp(-rate * T) * torch.cos(freq * T)\n"
+        "def example_inputs():\n"
+        "    return tuple(torch.tensor(v, dtype=torch.float64) for v in (0.5, 2.0, 3.0))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["sensitivity", "decay.py:decay"]) == 0
+    out = capsys.readouterr().out
+    assert "the function computes in float32" in out
+    assert "DIFFER" not in out

@@ -1,5 +1,7 @@
 """Plans: the third call and all later ones give what the first gave, and what cannot be repeated never is."""
 
+import subprocess
+import sys
 import warnings
 from itertools import pairwise
 
@@ -205,3 +207,17 @@ def test_nan_is_one_number() -> None:
     for _ in range(5):
         assert pf.vmap(lambda v: torch.full_like(v, float("nan")))(x).isnan().all()
     assert len(replay.PLANS[torch.full_like]) == 1
+
+
+def test_plans_do_not_import_the_compiler() -> None:
+    """It takes seconds, in the second call of a transform."""
+    code = (
+        "import sys, torch, pushforward as pf\n"
+        "T, x = torch.linspace(0, 5, 400), torch.ones(3)\n"
+        "f = lambda p: torch.nn.functional.softplus(p[0] * T * torch.exp(-p[1] * T)).cumsum(0).std()\n"
+        "for _ in range(4):\n"
+        "    pf.vmap(lambda v: pf.jvp(f, (x,), (v,))[1])(torch.eye(3))\n"
+        "    pf.vmap(pf.grad(f))(torch.ones(5, 3)), pf.jacrev(f)(x), pf.hessian(f)(torch.ones(3))\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -123,16 +123,17 @@ def compare(function: VectorFunction, wide: VectorFunction, found: Tensor) -> Co
     """
     n = found.shape[1]
     columns = list(range(n)) if n <= COLUMNS_CHECKED else torch.linspace(0, n - 1, COLUMNS_CHECKED).long().tolist()
-    note = ""
+    note, used = "", found.dtype
     try:
-        wide(wide.point)
-        referee = wide
+        used, referee = wide(wide.point).dtype, wide
     except Exception:
         # Weights captured in float32 refuse float64 inputs; a coarser check is better than none.
         referee, note = function, "the function does not take float64"
+    if not note and used is not referee.point.dtype:
+        note = f"the function computes in {str(used).removeprefix('torch.')}"  # of captured tensors, whatever the inputs
     places = [leaf.place for leaf in referee.leaves]
-    matrix = _guarded(lambda: central_differences(referee, referee.point, places, columns), function)
-    dtype = min(referee.point.dtype, found.dtype, key=lambda dtype: -torch.finfo(dtype).eps)
+    matrix = _guarded(lambda: central_differences(referee, referee.point, places, columns, used), function)
+    dtype = min(referee.point.dtype, found.dtype, used, key=lambda dtype: -torch.finfo(dtype).eps)
     error = (found[:, columns].double() - matrix.double()).abs()
     largest = matrix.double().abs().amax(dim=0)
     # A column of zeros is compared with the largest entry of all.

@@ -17,16 +17,15 @@ DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 COLUMNS = ("", "mode", "passes", "at a time", "evaluations", "peak memory", "")
 
 
-def explained(plan: JacobianPlan) -> str:
-    """Print the plan's table, by rich where it is installed; returns the plain text."""
+def explained(plan: JacobianPlan) -> None:
+    """Print the plan's table, by rich where it is installed."""
     text = table(plan)
     try:
         from rich.console import Console
     except ImportError:
         print(text)
-        return text
+        return
     Console(soft_wrap=True, highlight=False).print(text, markup=False)
-    return text
 
 
 def table(plan: JacobianPlan) -> str:

@@ -129,11 +129,16 @@ class JacobianPlan:
                 return None
         return self.candidate.predicted_bytes
 
-    def explain(self) -> str:
-        """Print the table that led to the decision; returns the text."""
+    def explain(self) -> None:
+        """Print the table that led to the decision; `str(plan)` is the same text."""
         from .explain import explained
 
-        return explained(self)
+        explained(self)
+
+    def __str__(self) -> str:
+        from .explain import table
+
+        return table(self)
 
     def plot(self, path: Any = None) -> Any:
         """Draw the pattern with its colours, and the memory by chunk (matplotlib is an extra)."""

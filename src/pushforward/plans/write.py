@@ -18,7 +18,9 @@ return b2
 from __future__ import annotations
 
 import keyword
+import math
 import re
+import sys
 import types
 from typing import Any
 
@@ -42,6 +44,8 @@ from .record import Names, Recorder, Ref, Unplanned, Views, level_of, parts_of
 
 Tensor = torch.Tensor
 STRIDED = torch.strided
+SMALL = 1 << 14  # numbers, on which any operator takes less time than a recording
+COMPILER = "torch._dynamo"
 _VARIABLE = re.compile(r"\bb\d+\b")
 C_FUNCTIONS = (
     types.BuiltinFunctionType,
@@ -168,16 +172,20 @@ class Writer:
 def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The cheapest way to call an operator with such arguments: a function of the Python API that comes to just that, if any.
 
-    Those parse their arguments in less time than an operator called by its schema takes. They are tried on tensors without memory.
+    Those parse their arguments in less time than an operator called by its schema takes. They are tried on small tensors of
+    zeros, or on tensors without memory: for these torch may have to import its compiler first, which no large operator gains back.
     """
     name = func._schema.name.split("::")[1]
     candidates = [f for f in (getattr(place, name, None) for place in (api_functions, Tensor)) if isinstance(f, C_FUNCTIONS)]
     if not candidates:
         return func._op
+    small = elements([*args, *kwargs.values()]) <= SMALL
+    if not small and COMPILER not in sys.modules:
+        return func._op
     with no_modes(), torch.no_grad():
         stand_ins: list[Tensor] = []
-        tried = stood_in(args, stand_ins)
-        named = {k: stood_in(v, stand_ins) for k, v in kwargs.items()}
+        tried = stood_in(args, stand_ins, small)
+        named = {k: stood_in(v, stand_ins, small) for k, v in kwargs.items()}
         for candidate in candidates:
             probe = Recorder(Names(stand_ins))
             expected = (
@@ -193,12 +201,20 @@ def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return func._op
 
 
-def stood_in(a: Any, made: list[Tensor]) -> Any:
-    """An argument with tensors without memory in place of what was there."""
+def elements(a: Any) -> float:
+    """How many numbers the tensors among some arguments have; without end if not all are in memory of the CPU."""
     if isinstance(a, Ref):
-        made.append(torch.empty_strided(a.size, a.stride, dtype=a.dtype, device="meta"))
+        return math.prod(a.size) if a.device.type == "cpu" else math.inf
+    return sum(elements(x) for x in a) if isinstance(a, (list, tuple)) else 0
+
+
+def stood_in(a: Any, made: list[Tensor], small: bool) -> Any:
+    """An argument with tensors of zeros, or without memory, in place of what was there."""
+    if isinstance(a, Ref):
+        x = torch.empty_strided(a.size, a.stride, dtype=a.dtype, device="cpu" if small else "meta")
+        made.append(x.zero_() if small else x)
         return made[-1]
-    return [stood_in(x, made) for x in a] if isinstance(a, list) else a
+    return [stood_in(x, made, small) for x in a] if isinstance(a, list) else a
 
 
 def agree(a: Any, b: Any) -> bool:
