@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .errors import TransformError
 from .level import THREAD, Level
 from .torch_private import NoFunction, mode_count, no_modes, top_mode
 from .traced import SPECIAL, Traced
@@ -78,6 +79,27 @@ def _detach(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     return stopped(args[0])
 
 
+def _detach_in_place(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """`x.detach_()`: the value itself becomes what `x.detach()` is."""
+    x = args[0]
+    THREAD.unrepeatable += 1
+    made = x._stopped()
+    for name in ("_payload", "_mapped", "_primal", "_tangent", "_cell", "_path"):
+        if hasattr(made, name):
+            setattr(x, name, getattr(made, name))
+    x._meta = x._form = None
+    if x._cell is not None:
+        x._cell.add(x)
+    return func(x, **(kwargs or {})) if x.requires_grad else x
+
+
+def _set_data(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """`x.data = y`: the memory of a value would be another's, and what is computed with it would not know."""
+    del func, args, kwargs
+    msg = "`x.data = y` on a value of a transform: write the numbers into it, `x.data.copy_(y)`, or make a new value of them"
+    raise TransformError(msg)
+
+
 def _tolist(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     del func, kwargs
     return args[0]._level.inspect(args[0])
@@ -104,7 +126,9 @@ SPECIAL[Tensor.requires_grad_] = _requires_grad
 SPECIAL[Tensor.requires_grad.__set__] = _requires_grad  # type: ignore[attr-defined]
 SPECIAL[Tensor.detach] = _detach
 SPECIAL[torch.detach] = _detach
+SPECIAL[Tensor.detach_] = _detach_in_place
 SPECIAL[Tensor.data.__get__] = _detach  # type: ignore[attr-defined]
+SPECIAL[Tensor.data.__set__] = _set_data  # type: ignore[attr-defined]
 SPECIAL[Tensor.tolist] = _tolist
 SPECIAL[Tensor.numpy] = _numpy
 SPECIAL[Tensor.__array__] = _numpy

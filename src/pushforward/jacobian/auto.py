@@ -96,7 +96,8 @@ def jacobian(
         has_aux: whether `func` returns `(output, aux)`; the result is then `(jacobian, aux)`.
 
     Returns:
-        A function of the same arguments. It plans once for each shape of the arguments.
+        A function of the same arguments. It plans once for each shape of the arguments: keep it (or a `plan`) where it is called
+        again, for planning costs several evaluations of `func`.
 
     Raises:
         ArgumentError: unknown options, a pattern of another shape, nothing to differentiate by.
