@@ -46,3 +46,19 @@ def test_any_layout_of_the_tangent(of_primal: str, of_tangent: str, name: str) -
     torch.testing.assert_close(t, before)
     torch.testing.assert_close(pf.jacfwd(f)(x), J)
     torch.testing.assert_close(pf.hessian(lambda v: f(v).sum())(x), pf.jacrev(pf.grad(lambda v: f(v).sum()))(x))
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_tangent_that_lies_otherwise_on_the_way(n: int) -> None:
+    weight, x, t = torch.randn(n, n, dtype=D), torch.randn(n, n, dtype=D), torch.randn(n, n, dtype=D)
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        y = torch.addcmul(weight.t(), v, v)
+        flat = y.t().view(-1)
+        flat.mul_(2)  # which is still a view of `y`
+        return flat * y.reshape(-1)
+
+    J = pf.jacrev(lambda v: (2 * (weight.t() + v * v)).t().reshape(-1) * (2 * (weight.t() + v * v)).reshape(-1))(x)
+    for _ in range(4):
+        torch.testing.assert_close(pf.jvp(f, (x,), (t,))[1], (J * t).sum((-2, -1)))
+        torch.testing.assert_close(pf.jacfwd(f)(x), J)

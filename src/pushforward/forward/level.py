@@ -29,6 +29,7 @@ from .writes import write
 Tensor = torch.Tensor
 OpOverload = torch._ops.OpOverload
 DETACH = torch.ops.aten.detach.default  # the engine's, also in hooks that pack saved tensors, where recording is off
+VIEW = torch.ops.aten.view.default
 _SEQUENCES = (list, tuple)
 
 
@@ -250,6 +251,8 @@ class DualLevel(Level):
         if strided:
             move_offset(func, primals, -args[0].storage_offset())
         if moving:
+            if func is VIEW and mine:
+                tangents = [self.viewable(args[0]), *tangents[1:]]
             out, tangent = self.rule_for(e)(func, self, primals, tangents, plain)
         elif func is DETACH and mine:
             out, tangent = kept_alias(*primals), None
@@ -308,6 +311,21 @@ class DualLevel(Level):
         tangent = torch.zeros_like(root) if tangent is None else tangent.clone()
         cell.root, cell.borrowed = (root, tangent), False
         self.refresh(cell)
+
+    def viewable(self, x: Dual) -> Tensor | None:
+        """The tangent of a value, which lies in memory as its primal does from now on."""
+        made = x._tangent
+        if made is None or (made := laid_out_like(made, x._primal)) is x._tangent:
+            return made
+        THREAD.unrepeatable += 1
+        cell = x._cell
+        if cell is None:
+            x._tangent, x._form = made, None
+        else:
+            root, tangent = cell.root
+            cell.root = (root, laid_out_like(tangent, root))
+            self.refresh(cell)
+        return x._tangent
 
     def tie(self, target: Dual) -> None:
         """Make a loose primal known to the levels below, so that values of theirs can be written into it."""
