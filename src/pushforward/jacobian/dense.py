@@ -154,7 +154,8 @@ def jacrev(
     """The Jacobian by reverse mode: one pass for each output element, run as one mapped call.
 
     Arguments and results are those of `jacfwd`; outputs of integer type have a derivative of zeros. A small function with up to 64
-    outputs sees mapped values from its second call on: each row comes from a copy of the input.
+    outputs sees mapped values from its second call on: each row comes from a copy of the input. Where it looks at its graph, keeps a
+    value, writes into its argument or is refused something, it runs once more in that call, and on plain tensors from then on.
 
     Example:
         >>> import torch, pushforward as pf
