@@ -238,3 +238,23 @@ def test_traced_programs_call_operators_by_their_overloads():
     for name in ("numbers", "values", "powers", "products", "moves", "unary"):
         program = make_fx(FUNCTIONS[name])(x)
         torch.testing.assert_close(pf.jvp(program, (x,), (v,)), numbers_of(FUNCTIONS[name], x, v))
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "truediv"])
+def test_a_result_lies_in_memory_as_the_first_operand_does(op: str) -> None:
+    import operator
+
+    f = getattr(operator, op)
+    W, x = torch.randn(3, 3, dtype=torch.float64), torch.rand(3, 3, dtype=torch.float64) + 1
+    for a, b in ((lambda v: W.t(), lambda v: v), (lambda v: W, lambda v: v.t()), (lambda v: v.t(), lambda v: W)):
+        expected = f(a(x), b(x)).stride()
+        strides = []
+
+        def g(v: torch.Tensor) -> torch.Tensor:
+            out = f(a(v), b(v))
+            strides.append(out.stride())
+            return out
+
+        pf.jvp(g, (x,), (x,))
+        pf.vmap(g)(torch.stack([x, x]))
+        assert strides == [expected, expected]

@@ -46,12 +46,12 @@ def operator_method(short: Short, original: Any, swapped: Any = None) -> Any:
     """The same for an operator of two; `swapped` is for `plain + traced`, which comes to the traced value first."""
 
     def call(self: Any, other: Any) -> Any:
+        if swapped is not None and isinstance(other, Tensor):
+            return swapped(other, self)  # the result lies in memory as the first operand does
         if functions_on() and not function_mode_on():
             out = short(original, (self, other))
             if out is not None:
                 return out
-        if swapped is not None and isinstance(other, Tensor):
-            return swapped(other, self)
         return original(self, other)
 
     return own_code(call)

@@ -219,14 +219,14 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
 
     def method_of(original: Any, swapped: Any) -> Any:
         def call(self: Any, other: Any) -> Any:
+            if swapped is not None and isinstance(other, Tensor):
+                return swapped(other, self)  # the result lies in memory as the first operand does
             if functions_on() and not function_mode_on():
                 out = core(self, other)
                 if out is None:
                     out = others(original, (self, other))
                 if out is not None:
                     return out
-            if swapped is not None and isinstance(other, Tensor):
-                return swapped(other, self)
             return original(self, other)
 
         return own_code(call)
