@@ -44,7 +44,7 @@ from .record import Names, Recorder, Ref, Unplanned, Views, level_of, parts_of
 
 Tensor = torch.Tensor
 STRIDED = torch.strided
-SMALL = 1 << 14  # numbers, on which any operator takes less time than a recording
+SMALL = 1 << 12  # numbers, on which any operator takes less time and memory than a recording
 COMPILER = "torch._dynamo"
 _VARIABLE = re.compile(r"\bb\d+\b")
 C_FUNCTIONS = (
@@ -58,8 +58,9 @@ C_FUNCTIONS = (
 class Writer:
     """The source of a plan under construction."""
 
-    def __init__(self, names: Names, values: list[Any]) -> None:
+    def __init__(self, names: Names, values: list[Any], largest: int) -> None:
         self.names = names
+        self.largest = largest  # elements of a value
         self.values = values
         self.views = Views(values)
         self.lines: list[str] = []
@@ -102,7 +103,7 @@ class Writer:
             raise Unplanned
         words = [self.argument(a) for a in args] + [f"{k}={self.argument(v)}" for k, v in kwargs.items()]
         target = made if isinstance(made, str) else f"[{', '.join(made)}]"
-        self.lines.append(f"{target} = {self.constant(direct(func, args, kwargs))}({', '.join(words)})")
+        self.lines.append(f"{target} = {self.constant(direct(func, args, kwargs, self.largest))}({', '.join(words)})")
 
     def result(self, out: Any) -> str:
         """What the plan returns, as source."""
@@ -169,17 +170,17 @@ class Writer:
         return "None" if form is None else self.constant(form)
 
 
-def direct(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def direct(func: Any, args: list[Any], kwargs: dict[str, Any], largest: int) -> Any:
     """The cheapest way to call an operator with such arguments: a function of the Python API that comes to just that, if any.
 
-    Those parse their arguments in less time than an operator called by its schema takes. They are tried on small tensors of
+    `largest`: how many elements a result has at most. Those parse their arguments in less time than an operator called by its schema takes. They are tried on small tensors of
     zeros, or on tensors without memory: for these torch may have to import its compiler first, which no large operator gains back.
     """
     name = func._schema.name.split("::")[1]
     candidates = [f for f in (getattr(place, name, None) for place in (api_functions, Tensor)) if isinstance(f, C_FUNCTIONS)]
     if not candidates:
         return func._op
-    small = elements([*args, *kwargs.values()]) <= SMALL
+    small = max(largest, elements([*args, *kwargs.values()])) <= SMALL
     if not small and COMPILER not in sys.modules:
         return func._op
     with no_modes(), torch.no_grad():
@@ -250,7 +251,7 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     """A recording as a function of the tensors, the values and the levels of a call."""
     if not isinstance(out, (Traced, tuple, list)):
         raise Unplanned
-    writer = Writer(recorder.names, values)
+    writer = Writer(recorder.names, values, recorder.largest)
     for call in recorder.calls:
         writer.operator(*call)
     operators, writer.lines = writer.lines, []
