@@ -36,28 +36,28 @@ _OUTPUTS: dict[Any, int] = {}  # how many outputs functions had at inputs of som
 
 def key_of(func: Any, leaves: list[Tensor]) -> Any:
     """What the number of outputs is remembered by."""
-    return (code_of(func), *[x.shape for x in leaves])
+    return (code_of(func), *[(x.shape, x.dtype) for x in leaves])
 
 
-def known_outputs(func: Any, leaves: list[Tensor]) -> int:
-    """How many rows to try from copies: as many outputs as `func` had when it was last called so; 0 if that is not known."""
+def known_outputs(func: Any, leaves: list[Tensor]) -> int | None:
+    """How many rows to try from copies: as many outputs as `func` had when it was last called so, 0 for none; None: not known."""
     if mode_count() or THREAD.levels or code_of(func) in _NOT_SMALL:
         return 0
-    return _OUTPUTS.get(key_of(func, leaves), 0)
+    return _OUTPUTS.get(key_of(func, leaves))
 
 
 def remember_outputs(func: Any, leaves: list[Tensor], outs: list[Tensor]) -> None:
-    """Keep the number of outputs, where the rows can come from copies: all real, of one dtype, and small."""
+    """Keep the number of outputs, or 0 where the rows cannot come from copies: all must be real, of one dtype, and small."""
     total, size = sum([o.numel() for o in outs]), sum([x.numel() for x in leaves])
     together = [*outs, *leaves]
-    if (
+    small = (
         total <= COPIES
         and total * max(size, total) <= LARGEST
         and all([type(x) is Tensor and x.is_floating_point() and x.dtype is outs[0].dtype for x in together])
-    ):
-        if len(_OUTPUTS) >= 1 << 12:
-            _OUTPUTS.clear()
-        _OUTPUTS[key_of(func, leaves)] = total
+    )
+    if len(_OUTPUTS) >= 1 << 12:
+        _OUTPUTS.clear()
+    _OUTPUTS[key_of(func, leaves)] = total if small else 0
 
 
 def jacobian_rows(

@@ -189,7 +189,7 @@ def jacrev(
             return [o for o in outs if isinstance(o, Tensor)], aux
 
         known = 0 if has_aux or chunk_size is not None else copies.known_outputs(func, leaves)
-        if known > FEW:
+        if known is not None and known > FEW:
             tried = copies.jacobian_rows(func, lambda *inputs: of_inputs(*inputs)[0], leaves, known)
             if tried is not None:
                 rows, shapes = tried
@@ -197,7 +197,7 @@ def jacrev(
         outs, pull, aux, kept = recorded_vjp(of_inputs, tuple(leaves), True)
         quiet = not kept and alone()
         smooth = [k for k, o in enumerate(outs) if differentiable(o)]
-        if known == 0 and not has_aux:
+        if known is None:
             copies.remember_outputs(func, leaves, outs)
 
         turned = any(outs[k].is_complex() for k in smooth)

@@ -173,8 +173,9 @@ class Writer:
 def direct(func: Any, args: list[Any], kwargs: dict[str, Any], largest: int) -> Any:
     """The cheapest way to call an operator with such arguments: a function of the Python API that comes to just that, if any.
 
-    `largest`: how many elements a result has at most. Those parse their arguments in less time than an operator called by its schema takes. They are tried on small tensors of
-    zeros, or on tensors without memory: for these torch may have to import its compiler first, which no large operator gains back.
+    `largest`: how many elements a result has at most. Those parse their arguments in less time than an operator called by its
+    schema takes. They are tried on small tensors of zeros, or on tensors without memory: for these torch may have to import its
+    compiler first, which no large operator gains back.
     """
     name = func._schema.name.split("::")[1]
     candidates = [f for f in (getattr(place, name, None) for place in (api_functions, Tensor)) if isinstance(f, C_FUNCTIONS)]
