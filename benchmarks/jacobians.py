@@ -214,6 +214,7 @@ def narrow(only: str) -> Part:
         once = {name: seconds(lambda j=j: j(shape.x)) for name, j in dense.items()}
         better = min(once, key=lambda name: once[name])
         left, right = normal(m, 10), normal(10, n)
+        plan(shape.x)  # compares a product with the function itself, which is not for a program to do
         compiled = pf.compile(plan)
         compiled(shape.x)
         calls = {
