@@ -28,6 +28,7 @@ from ..core.transposing import register_hook
 
 functional = torch.nn.functional
 SAFE: dict[Any, Callable[..., Any]] = {}  # the Python API's function: its replacement, of the same signature
+SEEN: dict[Any, Callable[..., Any]] = {}  # what is done around a call (or its replacement's), which it is given first
 
 
 class _Nesting(threading.local):
@@ -103,7 +104,10 @@ class SafeMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if _NESTING.reverse < 2:
             return func(*args, **kwargs)
-        replacement = SAFE.get(func)
+        replacement, seen = SAFE.get(func), SEEN.get(func)
+        if seen is not None and torch.is_grad_enabled():
+            called = replacement or func
+            return seen(lambda: called(*args, **kwargs), *args, **kwargs)
         if replacement is not None:
             if torch.is_grad_enabled():
                 return replacement(*args, **kwargs)

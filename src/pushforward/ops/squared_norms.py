@@ -17,7 +17,7 @@ import torch
 from ..core.level import THREAD
 from ..core.torch_private import NoFunction
 from ..core.traced import SPECIAL, UNPLANNED, Traced
-from .safe import SAFE
+from .safe import SEEN
 
 Tensor = torch.Tensor
 NORM_OF = "_pushforward_norm_of"
@@ -161,14 +161,8 @@ def register() -> None:
         known[place.mul] = known[place.multiply] = product
     known[Tensor.__pow__], known[Tensor.__mul__] = power, product
     for func, seen in known.items():
-        below_safe, below_special = SAFE.get(func, func), SPECIAL.get(func)
-        SAFE[func] = functools.partial(in_reverse, seen, below_safe)
-        SPECIAL[func] = functools.partial(of_traced, seen, below_special)
-
-
-def in_reverse(seen: Any, below: Any, *args: Any, **kwargs: Any) -> Any:
-    """The function while reverse differentiations are nested."""
-    return seen(lambda: below(*args, **kwargs), *args, **kwargs)
+        SEEN[func] = seen
+        SPECIAL[func] = functools.partial(of_traced, seen, SPECIAL.get(func))
 
 
 def of_traced(seen: Any, below: Any, func: Any, args: Any, kwargs: Any) -> Any:
