@@ -58,18 +58,6 @@ def meta_of(x: Batched) -> Any:
     return made
 
 
-def like(level: Any, out: Tensor, meta: Any) -> Batched:
-    """A result of the sizes and dtype that `meta` tells."""
-    if len(meta) > 8:
-        return wrap(level, out, True)
-    made: Any = make_wrapper(*meta)
-    made._payload = out
-    made._level = level
-    made._meta = meta
-    made._form = None
-    return made
-
-
 def direct(func: Any, *args: Any, held: bool = False) -> Any:
     """Call a function with dispatch to levels off."""
     if held:
@@ -102,7 +90,7 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     meta = x._meta or meta_of(x)
     level = x._level
-    # `level.on_top()` and `like`, which are called too often to be called
+    # `level.on_top()` and `wrap`, which are called too often to be called
     if not meta or not level.alive or level.tracked or saved_hooks(False) is not None:
         return None
     if level.held:

@@ -216,12 +216,6 @@ class plainly:
         self.dispatch.__exit__(*error)
 
 
-def lane_values(payload: Tensor, size: int) -> list[Any]:
-    """The Python value of each lane of a payload, nested tuples for more than one element."""
-    values = python_value(payload)
-    return [_freeze(v) for v in values] if size else []
-
-
 def _freeze(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_freeze(v) for v in value)

@@ -126,14 +126,12 @@ def ran(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size:
     return out
 
 
-def over_rows(
-    func: Callable[..., Any], rows: list[Tensor], randomness: str = "error", divergence: str = "split"
-) -> Any:
-    """`vmap(func, randomness=randomness, divergence=divergence)(*rows)`, for callers of our own that have nothing to check."""
+def over_rows(func: Callable[..., Any], rows: list[Tensor], randomness: str = "error") -> Any:
+    """`vmap(func, randomness=randomness)(*rows)`, for callers of our own that have nothing to check."""
     size = plain_size(tuple(rows))
     if size < 0:
-        return vmap(func, randomness=randomness, divergence=divergence)(*rows)
-    return ran(Settings(func, 0, randomness, None, divergence, None), rows, None, [0] * len(rows), size)
+        return vmap(func, randomness=randomness)(*rows)
+    return ran(Settings(func, 0, randomness, None, "split", None), rows, None, [0] * len(rows), size)
 
 
 def plain_size(args: tuple[Any, ...]) -> int:

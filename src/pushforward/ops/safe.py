@@ -23,7 +23,7 @@ from ..core.errors import ArgumentWriteError
 from ..core.level import THREAD
 from ..core.source import line_of
 from ..core.torch_private import EnableFunction, function_modes
-from ..core.traced import SPECIAL, Traced
+from ..core.traced import SPECIAL
 from ..core.transposing import register_hook
 
 functional = torch.nn.functional
@@ -204,11 +204,6 @@ def always(*functions: Any) -> Callable[[Any], Any]:
         return replacement
 
     return keep
-
-
-def is_traced(*values: Any) -> bool:
-    """Whether a transform's value is among some tensors."""
-    return any(isinstance(v, Traced) for v in values)
 
 
 SAFE[torch.Tensor.register_hook] = register_hook
