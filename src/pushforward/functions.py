@@ -24,7 +24,7 @@ from .batch.level import Batched, BatchLevel
 from .batch.settle import refresh_all
 from .core.carry import adopted
 from .core.level import THREAD, Level, is_grad_enabled, user_stopped_gradient
-from .core.torch_private import NoFunction, pop_mode, push_mode
+from .core.torch_private import FunctionBase, NoFunction, pop_mode, push_mode
 from .core.traced import NeedsGraph, Traced
 from .core.transposing import STATE, noticed
 from .forward import level as duals
@@ -34,10 +34,6 @@ from .function_forms import Context, is_once, on_copies, once_of, writes_inputs,
 
 Tensor = torch.Tensor
 Function = torch.autograd.Function
-_BASE = (
-    torch.autograd.function._SingleLevelFunction
-)  # what every `apply` comes to, also one bound before we were imported
-
 
 WATCHERS: list[Any] = []  # of running checks: each takes a whole call `(cls, args, kwargs, run)`
 
@@ -70,12 +66,12 @@ def unwatched(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _ORIGINAL(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """torch's own `apply`."""
-    return super(_BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    return super(FunctionBase, cls).apply(*args, **kwargs)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def install() -> None:
     """Catch `apply` from now on."""
-    _BASE.apply = classmethod(apply)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    FunctionBase.apply = classmethod(apply)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def by_level(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,7 +140,7 @@ def bound(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
 
 def has_own(cls: Any, name: str) -> bool:
     """Whether the class itself defines a static method."""
-    return getattr(cls, name) is not getattr(Function, name) and getattr(cls, name) is not getattr(_BASE, name, None)
+    return getattr(cls, name) is not getattr(Function, name) and getattr(cls, name) is not getattr(FunctionBase, name, None)
 
 
 def entangled(x: Any, level: Level) -> bool:

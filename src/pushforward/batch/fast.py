@@ -16,20 +16,17 @@ from ..core.methods import register_method
 from ..core.torch_private import (
     PYTHON_KEY,
     SNAPSHOT_KEY,
-    autocast_on,
     make_wrapper,
     mode_count,
     saved_hooks,
     set_key_excluded,
 )
-from ..ops.shared import is_shared, shared_matmul
 from .level import Batched, wrap
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 STRIDED = torch.strided
 
-MATRIX_VECTOR = frozenset({torch.mv, Tensor.mv})
 SELECT = torch.ops.aten.select.int
 
 UNARY = (
@@ -73,14 +70,6 @@ def direct(func: Any, *args: Any, held: bool = False) -> Any:
 
 def _sum_rows(func: Any, p: Tensor) -> Tensor:
     return func(p, 1) if p.dim() == 2 else func(p.flatten(1), 1)
-
-
-def _dot_rows(p: Tensor, q: Tensor) -> Tensor:
-    return torch.bmm(p.unsqueeze(1), q.unsqueeze(2)).view(-1) if q.dim() == 2 else torch.mv(p, q)
-
-
-def _matrix_rows(a: Tensor, q: Tensor) -> Tensor:
-    return torch.mm(q, a.t())
 
 
 def unary(func: Any, args: tuple[Any, ...]) -> Any:
@@ -172,7 +161,7 @@ def binary(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def total(func: Any, args: tuple[Any, ...]) -> Any:
-    """`x.sum()` and `x.sum(d)` of a mapped value."""
+    """`x.sum()` and `x.sum(d)` of a mapped value; means too."""
     x = args[0]
     if type(x) is not Batched:
         return None
@@ -185,120 +174,6 @@ def total(func: Any, args: tuple[Any, ...]) -> Any:
     if len(args) != 2 or type(d) is not int or not -rank <= d < rank:
         return None
     return wrap(level, direct(func, x._payload, d + 1 if d >= 0 else d, held=level.held), True)
-
-
-def dot(func: Any, args: tuple[Any, ...]) -> Any:
-    """`torch.dot` with at least one mapped vector; it keeps its precision where the products behind this way do not."""
-    if len(args) != 2 or autocast_on():
-        return None
-    a, b = args
-    for x, y in ((a, b), (b, a)):
-        if type(x) is Batched and x._mapped and type(x._payload) is Tensor and x._level.on_top():
-            p = x._payload
-            if type(y) is Batched:
-                q = y._payload
-                if y._level is not x._level or not y._mapped or type(q) is not Tensor:
-                    return None
-            elif (type(y) is Tensor or type(y) is Parameter) and recorded_below(x._level, y):
-                q = y
-            else:
-                return None
-            if (
-                p.dim() != 2
-                or q.dim() != (2 if type(y) is Batched else 1)
-                or p.dtype is not q.dtype
-                or p.shape[-1] != q.shape[-1]
-            ):
-                return None
-            out = direct(_dot_rows, p, q, held=x._level.held)
-            return wrap(x._level, out, True)
-    del func
-    return None
-
-
-def matmul(func: Any, args: tuple[Any, ...]) -> Any:
-    """A constant matrix and a mapped vector or matrix; a mapped one and a constant matrix; two mapped matrices."""
-    if len(args) != 2:
-        return None
-    a, b = args
-    ta, tb = type(a), type(b)
-    if tb is Batched and (ta is Tensor or ta is Parameter):
-        q = b._payload
-        if (
-            not b._mapped
-            or type(q) is not Tensor
-            or a.dim() != 2
-            or not b._level.on_top()
-            or not recorded_below(b._level, a)
-        ):
-            return None
-        if q.dim() not in (2, 3) or q.dtype is not a.dtype or q.shape[1] != a.shape[1]:
-            return None
-        level = b._level
-    elif ta is Batched and (tb is Tensor or tb is Parameter):
-        p = a._payload
-        if (
-            not a._mapped
-            or type(p) is not Tensor
-            or b.dim() != 2
-            or not a._level.on_top()
-            or not recorded_below(a._level, b)
-        ):
-            return None
-        if p.dim() < 2 or p.dtype is not b.dtype or p.shape[-1] != b.shape[0]:
-            return None
-        level = a._level
-    else:
-        return None
-    if func in MATRIX_VECTOR and (autocast_on() or (b if tb is Batched else a)._payload.dim() != 2):
-        return None  # mv keeps its precision where mm does not; of other ranks the long way raises the error
-    if tb is Batched:
-        out = (
-            direct(_matrix_rows, a, q, held=level.held) if q.dim() == 2 else direct(torch.matmul, a, q, held=level.held)
-        )
-    else:
-        out = direct(torch.matmul, p, b, held=level.held)
-    return wrap(level, out, True)
-
-
-def linear(func: Any, args: tuple[Any, ...]) -> Any:
-    """`F.linear` of a mapped input, with weights from outside or with shared ones that a gradient is taken by."""
-    x, w = args[0], args[1]
-    bias = args[2] if len(args) > 2 else None
-    if type(x) is not Batched or not x._mapped or type(x._payload) is not Tensor or x._payload.dim() < 2:
-        return None
-    level = x._level
-    if not level.on_top():
-        return None
-    if type(w) is Batched:
-        q = w._payload
-        if not w._mapped or w._level is not level or type(q) is not Tensor or q.dim() != 3 or not is_shared(q):
-            return None
-        if type(bias) is Batched:
-            if not bias._mapped or bias._level is not level or type(bias._payload) is not Tensor:
-                return None
-            bias = bias._payload
-        elif bias is not None:
-            return None
-        if q.dtype is not x._payload.dtype or autocast_on():
-            return None
-        if bias is not None and (bias.dtype is not q.dtype or bias.dim() != 2 or bias.shape[1] != q.shape[1]):
-            return None
-        return wrap(level, direct(_shared_linear, x._payload, q, bias, held=level.held), True)
-    if bias is not None and (w.dim() != 2 or bias.dim() != 1):
-        return None  # a bias of more dimensions is the long way's to judge
-    for v in (w, bias):
-        if v is not None and ((type(v) is not Tensor and type(v) is not Parameter) or not recorded_below(level, v)):
-            return None
-    return wrap(level, direct(func, x._payload, *args[1:], held=level.held), True)
-
-
-def _shared_linear(p: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
-    flat = p.unsqueeze(1) if p.dim() == 2 else p if p.dim() == 3 else p.flatten(1, -2)
-    out = shared_matmul(flat, q.transpose(1, 2))
-    if bias is not None:
-        out = out + bias.unsqueeze(1)
-    return out if p.dim() == 3 else out.reshape(*p.shape[:-1], q.shape[1])
 
 
 def item(func: Any, args: tuple[Any, ...]) -> Any:
@@ -372,15 +247,13 @@ def register() -> None:
             table[func] = binary
         register_method(Batched, name, binary)
     methods = {name: binary for name in OPERATORS.split()} | {
-        "__neg__": unary, "__abs__": unary, "sum": total, "dot": dot, "matmul": matmul, "__matmul__": matmul, "mv": matmul,
-        "__getitem__": item, "repeat": repeat,
+        "__neg__": unary, "__abs__": unary, "sum": total, "mean": total, "__getitem__": item, "repeat": repeat,
     }  # fmt: skip
     for name, short in methods.items():
         table[getattr(Tensor, name)] = short
         register_method(Batched, name, short)
-    table[torch.sum], table[torch.dot], table[torch.stack] = total, dot, stack
-    table[torch.matmul] = table[torch.mv] = matmul
-    table[torch.nn.functional.linear] = linear
+    table[torch.sum] = table[torch.mean] = total
+    table[torch.stack] = stack
 
 
 register()

@@ -166,6 +166,12 @@ def transpose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return level.wrap_view(x, (aten.transpose.int, args[1:], {}, None), out, True)
 
 
+def matrix_transpose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.T`, `x.mT` and `x.t()` of a matrix a lane."""
+    del func
+    return transpose(None, (args[0], 0, 1), kwargs) if len(args) == 1 and args[0].dim() == 2 else None
+
+
 def unsqueeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`x.unsqueeze(d)` as a view that knows its base."""
     p = plain_mapped(args[0])
@@ -243,11 +249,14 @@ def register() -> None:
                     table[getattr(place, name)] = of_images(k)
     for f in (Tensor.transpose, torch.transpose):
         table[f] = transpose
+    for f in (Tensor.T.__get__, Tensor.mT.__get__, Tensor.t, torch.t):  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+        table[f] = matrix_transpose
     for f in (Tensor.unsqueeze, torch.unsqueeze):
         table[f] = unsqueeze
     for f in (Tensor.view, Tensor.reshape, torch.reshape):
         table[f] = view
-    for name, short in (("transpose", transpose), ("unsqueeze", unsqueeze), ("view", view), ("reshape", view)):
+    methods = {"transpose": transpose, "t": matrix_transpose, "unsqueeze": unsqueeze, "view": view, "reshape": view}
+    for name, short in methods.items():
         register_method(Batched, name, positional(short))
 
 

@@ -337,7 +337,7 @@ class BatchLevel(Level, Lanes):
                 rest = tuple(values[1:]) if e.strided else args[1:]
                 return self.wrap_view(args[0], (func, rest, kwargs, None), out, mapped)
             return (
-                wrap(self, out.resolve_conj() if self.complex else out, mapped)
+                wrap(self, out.resolve_conj() if self.complex and out.is_conj() else out, mapped)
                 if out.layout is torch.strided
                 else self.wrap_odd(out, mapped)
             )
@@ -398,7 +398,7 @@ class BatchLevel(Level, Lanes):
                 elif e.is_view and mine:
                     made.append(self.wrap_view(args[0], (func, args[1:], kwargs, k), o, mapped))
                 else:
-                    made.append(wrap(self, o.resolve_conj(), mapped))
+                    made.append(wrap(self, o.resolve_conj() if o.is_conj() else o, mapped))
             return made if type(out) is list else tuple(made)
         return out
 

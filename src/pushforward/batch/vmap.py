@@ -20,6 +20,7 @@ from . import fast as _fast  # noqa: F401  (registers the short ways)
 from . import fast_answers as _fast_answers  # noqa: F401  (registers those of questions)
 from . import fast_attention as _fast_attention  # noqa: F401  (registers one more)
 from . import fast_layers as _fast_layers  # noqa: F401  (registers more of them)
+from . import fast_products as _fast_products  # noqa: F401  (registers products)
 from . import fast_recurrent as _fast_recurrent  # noqa: F401  (registers recurrent networks)
 from .ragged import Rows, lists_as_ragged, padded, with_ragged
 from .work import Settings, describe, name_of, run

@@ -23,6 +23,7 @@ from ..core.level import THREAD
 from ..core.source import is_library_file
 from ..core.torch_private import (
     ForceKeys,
+    FunctionBase,
     NoFunction,
     TorchDispatchMode,
     excluded_keys,
@@ -35,7 +36,7 @@ from ..core.torch_private import (
 from ..forward.level import DualLevel
 
 Tensor = torch.Tensor
-_BASE: Any = functions._BASE
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CONSTRUCTORS = os.path.join("core", "constructors.py")
 
@@ -245,18 +246,18 @@ def whole_functions(observer: Observer) -> Iterator[None]:
             return observer.operator(call)
 
     def below(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return seen(cls, args, kwargs, super(_BASE, cls).apply)
+        return seen(cls, args, kwargs, super(FunctionBase, cls).apply)
 
     functions.WATCHERS.append(seen)
-    outermost = "apply" not in _BASE.__dict__
+    outermost = "apply" not in FunctionBase.__dict__
     if outermost:  # a method bound before this package was imported goes to torch's own class at once
-        _BASE.apply = classmethod(below)
+        FunctionBase.apply = classmethod(below)
     try:
         yield
     finally:
         functions.WATCHERS.remove(seen)
         if outermost:
-            del _BASE.apply
+            del FunctionBase.apply
 
 
 @contextlib.contextmanager

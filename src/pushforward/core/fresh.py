@@ -50,9 +50,8 @@ def variable(x: Tensor) -> Tensor:
 
 def mark_tracked(x: Any) -> None:
     """Close the fast paths of a value's level: from now on a value of it may require grad."""
-    while isinstance(x, Traced):
+    if isinstance(x, Traced):
         x._level.newest().tracked = True
-        x = x._below()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def released(x: Tensor) -> Tensor:

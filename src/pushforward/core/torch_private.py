@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -147,6 +148,12 @@ nn_functions = _C._nn
 # The leaves of a pytree, where the public module does not exist yet.
 tree_leaves = torch.utils._pytree.tree_leaves
 
+# What every `Function.apply` comes to, also one bound before we were imported.
+FunctionBase: Any = torch.autograd.function._SingleLevelFunction
+
+# Where the Python of torch's own is that runs between the engine and a mode.
+library_folder = os.path.dirname(torch._library.__file__) + os.sep
+
 # What a loss's reduction is called by number.
 reduction_number = torch.nn._reduction.legacy_get_enum
 
@@ -164,6 +171,7 @@ __all__ = [
     "BelowAutograd",
     "EnableFunction",
     "ForceKeys",
+    "FunctionBase",
     "NoDispatch",
     "NoFunction",
     "TorchDispatchMode",
@@ -184,6 +192,7 @@ __all__ = [
     "jit_tracing",
     "keep_carried",
     "key_set_has",
+    "library_folder",
     "make_wrapper",
     "mode_at",
     "mode_count",

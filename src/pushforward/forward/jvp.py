@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..core import tree
-from ..core.dead import reach_outside
+from ..core.dead import reach_outside, selects
 from ..core.errors import ArgumentError
 from ..core.fresh import give_back, released, stopped, variable
 from ..core.journal import attempt
@@ -26,6 +26,7 @@ from . import fast_products as _products  # noqa: F401  (registers short ways)
 from .level import Dual, DualLevel, laid_out_like, wrap_input
 
 Tensor = torch.Tensor
+PUSHES: Any = None  # `plans.linear.Pushes`
 
 
 def name_of(func: Any) -> str:
@@ -304,6 +305,8 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
         forward = through_forward(func, leaves, places, spec)
 
     known: list[bool] = []
+    outputs, starts = tuple([g for _, g in pulled]), tuple(seeds)
+    pushes = PUSHES(outputs, starts) if pulled and PUSHES is not None else None
 
     @opaque
     def jvp_fn(*tangents: Any) -> Any:
@@ -323,14 +326,9 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
             directions = [flat[places[j]] for j, _ in pulled]
             keep = torch.is_grad_enabled() and (outside or any(d.requires_grad for d in directions))
             with NoFunction():
-                moved = run_backward(
-                    tuple([g for _, g in pulled]),
-                    tuple(directions),
-                    True,
-                    keep,
-                    tuple(seeds),
-                    known,
-                )
+                moved = None if keep or pushes is None or selects(outputs, known) else pushes(directions)
+                if moved is None:
+                    moved = run_backward(outputs, tuple(directions), True, keep, starts, known)
         at = dict(zip(live, moved, strict=True))
         made = [zeros_for(o) if at.get(k) is None else at[k] for k, o in enumerate(outs)]
         return tree.unflatten(made, out_spec)

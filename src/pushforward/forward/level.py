@@ -109,7 +109,11 @@ def laid_out_like(tangent: Tensor, primal: Tensor) -> Tensor:
 
 def resolved(out: Tensor, tangent: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Both without lazy conjugation, which a value that is no view does not have."""
-    return out.resolve_conj(), None if tangent is None else tangent.resolve_conj()
+    if out.is_conj():
+        out = out.resolve_conj()
+    if tangent is not None and tangent.is_conj():
+        tangent = tangent.resolve_conj()
+    return out, tangent
 
 
 class DualLevel(Level):

@@ -10,12 +10,20 @@ from typing import Any
 
 import torch
 
+from ..core.torch_private import FunctionBase
+
 Tensor = torch.Tensor
 
 
 def is_shared(x: Tensor) -> bool:
     """Whether every lane of a payload is the same memory."""
     return x.stride(0) == 0 and x.shape[0] > 1
+
+
+def one_product(a: Tensor, w: Tensor) -> Tensor:
+    """All lanes' rows by the one matrix there is."""
+    size, n, k = a.shape
+    return torch.mm(a.reshape(size * n, k), w[0]).view(size, n, w.shape[2])
 
 
 class SharedMatmul(torch.autograd.Function):
@@ -25,8 +33,7 @@ class SharedMatmul(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, w: Tensor) -> Tensor:
         """One product with the one matrix there is."""
         ctx.save_for_backward(a, w)
-        size, n, k = a.shape
-        return (a.reshape(size * n, k) @ w[0]).view(size, n, w.shape[2])
+        return one_product(a, w)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -40,9 +47,16 @@ class SharedMatmul(torch.autograd.Function):
         return by_a, (columns * a if a.shape[1] == 1 else columns @ a).transpose(1, 2)
 
 
+recorded_product: Any = super(FunctionBase, SharedMatmul).apply  # type: ignore[misc]  # past the Python before it
+
+
 def shared_matmul(a: Tensor, w: Tensor) -> Tensor:
     """`a @ w` for each lane; `w` is shared, and differentiated as if it were not."""
-    return SharedMatmul.apply(a, w)  # type: ignore[no-any-return]
+    if type(a) is not Tensor or type(w) is not Tensor:
+        return SharedMatmul.apply(a, w)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled() and (a.requires_grad or w.requires_grad):
+        return recorded_product(a, w)  # type: ignore[no-any-return]
+    return one_product(a, w)
 
 
 class SharedConvolution(torch.autograd.Function):

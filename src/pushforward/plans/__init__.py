@@ -7,4 +7,5 @@ from the third call on the list is run directly. `describe` says what a list dep
 
 from __future__ import annotations
 
+from . import linear as linear
 from . import replay as replay
