@@ -169,6 +169,8 @@ class Lanes:
             with plainly():
                 payload = payload.index_select(0, self.place_of(newest).to(payload.device))
             return newest.agree_on_numbers(payload)
+        if payload.dtype is torch.bool:
+            return self.agree_on_truth(payload)
         with plainly():
             groups = equal_numbers(payload)
         if groups is None:
@@ -179,6 +181,18 @@ class Lanes:
         with plainly():
             return payload[lane].item()
 
+    def agree_on_truth(self, payload: Tensor) -> bool:
+        """As `agree`, for a plain payload with yes or no for each lane."""
+        self.root().asked += 1
+        with plainly():
+            yes = payload.nonzero().view(-1)
+            count, size = yes.numel(), payload.numel()
+            if count in (0, size):
+                return count > 0
+            groups = [yes.cpu(), payload.logical_not().nonzero().view(-1).cpu()]
+        self.split(groups)
+        return 2 * count >= size
+
 
 ALL_EQUAL = [torch.zeros(1, dtype=torch.long)]  # one group, of which nothing more is asked
 
@@ -188,11 +202,6 @@ def equal_numbers(payload: Tensor) -> list[Tensor] | None:
     codes = payload.detach()
     if codes.numel() == 1:
         return ALL_EQUAL
-    if codes.dtype is torch.bool:
-        yes = int(codes.count_nonzero())
-        if yes in (0, codes.numel()):
-            return ALL_EQUAL
-        return [codes.nonzero().flatten().cpu(), codes.logical_not().nonzero().flatten().cpu()]
     if codes.is_complex() or not bool((codes == codes).all()):
         return None
     if bool((codes == codes[0]).all()):

@@ -25,7 +25,7 @@ from ..ops.movement import kept_alias
 from ..ops.table import Entry, entry
 from .failing import go_on_without_failing
 from .lanes import Lanes, inspect_value
-from .settle import settle_all, taken
+from .settle import renewed, settle_all, taken
 from .writes import write
 
 Tensor = torch.Tensor
@@ -56,6 +56,10 @@ class Batched(Traced):
         if levels and levels[-1].quiet and mode_count() == levels[-1].depth - 1:
             return levels[-1].__torch_dispatch__(func, types, args, kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    @classmethod
+    def _renewed(cls, args: Any) -> bool:
+        return renewed(args)
 
     def _below(self) -> Tensor:
         return self._payload

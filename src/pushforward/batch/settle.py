@@ -29,6 +29,21 @@ def settle_all(level: Any, values: Any) -> None:
             settle(v)
 
 
+def renewed(values: Any) -> bool:
+    """Settle stale values where that takes plain tensors only, before dispatch; whether there were any, and no others."""
+    found = False
+    for v in values:
+        if not stale(v):
+            continue
+        p = v._payload
+        if v._cell is not None or type(p) is not Tensor or p.requires_grad or not v._level.newest().on_top():
+            return False
+        with NoFunction(), NoDispatch():
+            settle(v)
+        found = True
+    return found
+
+
 def settle(value: Any) -> None:
     """Cut down one stale value, and all that share its memory."""
     old = value._level

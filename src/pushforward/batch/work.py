@@ -6,6 +6,7 @@ lane order.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,6 @@ class First(int):
 
 
 FIRST = First(-(10**9))
-LARGE = 1 << 18  # bytes from which a copy of an output costs more than a few more operators
 
 
 class Settings(NamedTuple):
@@ -288,20 +288,26 @@ def joined(call: Call, done: list[Done]) -> Any:
                 f"{spec or 'a tensor'}, lane {int(d.lanes[0])} returned {d.spec or 'a tensor'}"
             )
             raise ArgumentError(msg)
-    with plainly():
-        lanes, places = torch.cat([d.lanes for d in done]), torch.arange(call.size)
-        order = None if torch.equal(lanes, places) else torch.empty_like(lanes).index_copy_(0, lanes, places)
     counts = [d.lanes.numel() for d in done]
-    outs = [in_order(column, counts, lanes, order) for column in zip(*[d.rows for d in done], strict=True)]
+    with plainly():
+        order = None
+        if not all([int(before.lanes[-1]) < int(after.lanes[0]) for before, after in pairwise(done)]):
+            lanes = torch.cat([d.lanes for d in done])
+            order = torch.empty_like(lanes).index_copy_(0, lanes, torch.arange(call.size))
+    outs = [in_order(column, counts, order) for column in zip(*[d.rows for d in done], strict=True)]
     shared = [shared_by_all([d.shared[k] for d in done]) for k in range(len(outs))]
     return finish(call.settings, outs, spec, shared)
 
 
-def in_order(column: Any, counts: list[int], lanes: Tensor, order: Tensor | None) -> Any:
-    """One output of all runs in lane order: stacked if the shapes agree, else ragged; numbers as a tensor."""
+def in_order(column: Any, counts: list[int], order: Tensor | None) -> Any:
+    """One output of all runs in lane order: stacked if the shapes agree, else ragged; numbers as a tensor.
+
+    `order` says where each lane is among those of the runs, one after another; None: they are in order.
+    """
     if isinstance(column[0], Tensor):
-        if all(c.shape[1:] == column[0].shape[1:] for c in column):
-            return stacked(column, lanes, order)
+        if all([c.shape[1:] == column[0].shape[1:] for c in column]):
+            whole = torch.cat(column) if len(column) > 1 else column[0]
+            return whole if order is None else whole.index_select(0, order.to(whole.device))
         rows = [row for c in column for row in c.unbind(0)]
         return Ragged(rows if order is None else [rows[k] for k in order.tolist()])
     if all(type(v) is type(column[0]) and v == column[0] for v in column):
@@ -311,21 +317,6 @@ def in_order(column: Any, counts: list[int], lanes: Tensor, order: Tensor | None
     if all(isinstance(v, (bool, int, float, complex)) for v in values):
         return torch.tensor(values)
     return values
-
-
-def stacked(column: Any, lanes: Tensor, order: Tensor | None) -> Tensor:
-    """The rows of all runs as one tensor, in lane order."""
-    first, count = column[0], lanes.numel()
-    if order is None or len(column) == 1:
-        whole = torch.cat(column) if len(column) > 1 else first
-        return whole if order is None else whole.index_select(0, order.to(whole.device))
-    plain = all(type(c) is Tensor and not c.requires_grad and c.dtype is first.dtype for c in column)
-    if not plain or count * first[0].nbytes < LARGE:
-        return torch.cat(column).index_select(0, order.to(first.device))
-    whole = first.new_empty((count, *first.shape[1:]))  # each row goes to its place: one copy less
-    for c, own in zip(column, lanes.split([c.size(0) for c in column]), strict=True):
-        whole.index_copy_(0, own.to(whole.device), c)
-    return whole
 
 
 def taken_out(level: BatchLevel, o: Any) -> tuple[Any, bool | None]:
