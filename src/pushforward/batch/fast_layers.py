@@ -13,14 +13,18 @@ from torch.nn import functional as F
 
 from ..core.level import THREAD, recorded_below
 from ..core.methods import register_method
-from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, set_key_excluded
+from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, autocast_on, set_key_excluded
 from ..core.traced import Traced
+from ..ops.conv import by_one_weight, with_bias
+from ..ops.lanes import merged, merged_at, parted_at
+from ..ops.shared import is_shared
 from .fast import direct
 from .level import Batched, wrap
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 aten = torch.ops.aten
+CONVOLUTIONS = frozenset({getattr(place, f"conv{k}d") for place in (F, torch) for k in (1, 2, 3)})
 Short = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -104,14 +108,11 @@ def of_images(spatial: int) -> Short:
 
     def short(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = plain_mapped(args[0])
-        if (
-            p is None
-            or kwargs.get("return_indices")
-            or not constants_only(args[0]._level, args[1:], kwargs)
-            or 0 in p.shape
-        ):
+        if p is None or kwargs.get("return_indices") or 0 in p.shape:
             return None
         level = args[0]._level
+        if not constants_only(level, args[1:], kwargs):
+            return convolution(level, p, args[1:], kwargs) if func in CONVOLUTIONS else None
         if p.dim() == spatial + 2:
             out = called(level, func, p, args[1:], kwargs)
         elif p.dim() == spatial + 3:
@@ -119,12 +120,53 @@ def of_images(spatial: int) -> Short:
                 Tensor.flatten, p, 0, 1, held=level.held
             )  # a copy, where the lanes are not in front in memory
             out = called(level, func, flat, args[1:], kwargs)
-            out = out.unflatten(0, p.shape[:2]) if type(out) is Tensor else out
+            out = direct(Tensor.unflatten, out, 0, p.shape[:2], held=level.held) if type(out) is Tensor else out
         else:
             return None
         return wrap(level, out, True) if type(out) is Tensor else None
 
     return short
+
+
+def convolution(level: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The convolution of lanes by a weight each; also by one that all see, of which a gradient is taken for each."""
+    options = dict(zip(("weight", "bias", "stride", "padding", "dilation", "groups"), args, strict=False), **kwargs)
+    q, bias = plain_mapped(options.get("weight")), options.get("bias")
+    b = None if bias is None else plain_mapped(bias)
+    if q is None or options["weight"]._level is not level or autocast_on():
+        return None
+    if bias is not None and (b is None or bias._level is not level or b.dim() != 2 or b.shape[1] != q.shape[1]):
+        return None
+    spatial = q.dim() - 3
+    alone = p.dim() == spatial + 2  # no samples in a lane
+    dtypes = {v.dtype for v in (p, q, b) if v is not None}
+    if (
+        p.dim() - 3 + alone != spatial
+        or len(dtypes) > 1
+        or p.shape[-spatial - 1] != q.shape[2] * options.get("groups", 1)
+    ):
+        return None
+    sizes = []
+    for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
+        size = options.get(name, usual)
+        size = (size,) * spatial if type(size) is int else size
+        if type(size) not in (tuple, list) or len(size) != spatial or any(type(n) is not int for n in size):
+            return None
+        sizes.append(list(size))
+    return wrap(level, direct(_convolution, p, q, b, alone, *sizes, options.get("groups", 1), held=level.held), True)
+
+
+def _convolution(
+    p: Tensor, q: Tensor, b: Any, alone: bool, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
+    options = (stride, padding, dilation, False, [0] * len(stride))
+    x, size = p.unsqueeze(1) if alone else p, p.shape[0]
+    if is_shared(q):
+        out = by_one_weight(x, q, *options, groups)
+    else:
+        out = parted_at(torch.convolution(merged_at(x, 1), merged(q), None, *options, groups * size), 1, size)
+    out = with_bias(out, b, True)
+    return out.squeeze(1) if alone else out
 
 
 def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -146,10 +188,43 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(p.shape[:2] != payloads[0].shape[:2] for p in payloads):
             return None
         q, k, v = (direct(Tensor.flatten, p, 0, 1, held=level.held) for p in payloads)
-        out = called(level, func, q, (k, v, *rest), kwargs).unflatten(0, payloads[0].shape[:2])
+        out = called(level, func, q, (k, v, *rest), kwargs)
+        out = direct(Tensor.unflatten, out, 0, payloads[0].shape[:2], held=level.held)
     else:
         out = called(level, func, payloads[0], (*payloads[1:], *rest), kwargs)
     return wrap(level, out, True)
+
+
+def cross_entropy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The cross entropy of one sample a lane, or of several, by the numbers of their classes."""
+    if len(args) != 2 or THREAD.order >= 2:
+        return None
+    p, t = plain_mapped(args[0]), plain_mapped(args[1])
+    if (
+        p is None
+        or t is None
+        or p.dim() not in (2, 3)
+        or t.shape != p.shape[:-1]
+        or t.dtype is not torch.int64
+        or 0 in p.shape
+    ):
+        return None
+    rest = dict(kwargs)
+    reduction, ignored = rest.pop("reduction", "mean"), rest.pop("ignore_index", -100)
+    if args[1]._level is not args[0]._level or rest.pop("weight", None) is not None or any(rest.values()):
+        return None
+    if reduction not in ("mean", "sum"):
+        return None
+    level = args[0]._level
+    del func
+    return wrap(level, direct(_cross_entropies, p, t, ignored, reduction == "mean", held=level.held), True)
+
+
+def _cross_entropies(p: Tensor, t: Tensor, ignored: int, mean: bool) -> Tensor:
+    samples = p if p.dim() == 2 else p.flatten(0, 1)
+    losses = F.cross_entropy(samples, t.flatten(), ignore_index=ignored, reduction="none").view(p.shape[0], -1)
+    total = losses.sum(1)
+    return total / (t != ignored).view(p.shape[0], -1).sum(1) if mean else total
 
 
 def transpose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,6 +308,7 @@ def register() -> None:
     for f in (F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, Tensor.softmax, Tensor.log_softmax):
         table[f] = along_last
     table[F.dropout] = dropout
+    table[F.cross_entropy] = cross_entropy
     table[F.scaled_dot_product_attention] = attention
     for k in (1, 2, 3):
         names = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core.torch_private import FunctionBase
 from .kinds import Bilinear, Decomposed, Special
 from .lanes import in_front, merged, merged_at, parted, parted_at, some_lanes
 from .shared import is_shared, shared_convolution
@@ -57,12 +58,24 @@ class OneWeight(torch.autograd.Function):
         by_x = by_weight = None
         if ctx.needs_input_grad[0]:
             if torch.is_grad_enabled():
-                by_x = OneWeight.apply(g, weight, *transposed_options(x, g, weight, *ctx.options))
+                by_x = by_one_weight(g, weight, *transposed_options(x, g, weight, *ctx.options))
             else:  # torch's backward kernel takes less time than the transposed convolution, but has no such derivative
                 by_x = by_samples(g, x, weight[0], *ctx.options)
         if ctx.needs_input_grad[1]:
             by_weight = by_groups(g, x, weight, *ctx.options, [False, True])[1]
         return by_x, by_weight, *[None] * len(ctx.options)
+
+
+recorded_convolution: Any = super(FunctionBase, OneWeight).apply  # type: ignore[misc]  # past the Python before it
+
+
+def by_one_weight(x: Tensor, weight: Tensor, *options: Any) -> Tensor:
+    """The convolution of lanes `[lanes, N, …]` by one weight seen by all of them, `[lanes, O, C, …]`."""
+    if not recorded(x, weight):
+        return folded(x, weight[0], *options)
+    if type(x) is Tensor and type(weight) is Tensor:
+        return recorded_convolution(x, weight, *options)  # type: ignore[no-any-return]
+    return OneWeight.apply(x, weight, *options)  # type: ignore[no-any-return]
 
 
 def transposed_options(x: Tensor, g: Tensor, weight: Tensor, *options: Any) -> tuple[Any, ...]:
@@ -105,8 +118,7 @@ def batch_convolution(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
     size = level.size
     rest = (stride, padding, dilation, transposed, output_padding)
     if mw and mx and shared(weight):
-        out = OneWeight.apply(x, weight, *rest, groups) if recorded(x, weight) else folded(x, weight[0], *rest, groups)
-        return with_bias(out, bias, mb)
+        return with_bias(by_one_weight(x, weight, *rest, groups), bias, mb)
     if not mw:
         if mx:
             out = op(merged(x), weight, None if mb else bias, *rest, groups)
