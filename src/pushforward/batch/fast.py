@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..core.cell import Cell
 from ..core.level import recorded_below
 from ..core.methods import register_method
 from ..core.torch_private import (
@@ -27,7 +26,6 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 STRIDED = torch.strided
 
-SELECT = torch.ops.aten.select.int
 
 UNARY = (
     "sin cos tan tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sigmoid relu abs neg reciprocal square erf erfc sinh cosh "
@@ -45,13 +43,28 @@ def api_functions(names: str, *places: Any) -> list[Any]:
 def meta_of(x: Batched) -> Any:
     """What the wrapper of a like result is made from, kept with the value; False if it cannot take the short way.
 
-    A ninth entry says that the payload is not contiguous, so that a result has strides of its own.
+    A ninth entry says that the payload is not contiguous, so that a result has strides of its own (numbers have none).
     """
     p = x._payload
     if type(p) is not Tensor or not x._mapped or not p.is_floating_point():
         return False
-    made: Any = (Batched, p.shape[1:], p.stride()[1:], None, None, p.dtype, torch.strided, p.device)
+    if p.dim() == 1:
+        x._meta = made = numbers_like(p)
+        return made
+    made = (Batched, p.shape[1:], p.stride()[1:], None, None, p.dtype, STRIDED, p.device)
     x._meta = made = made if p.is_contiguous() else (*made, True)
+    return made
+
+
+_NUMBERS: dict[Any, Any] = {}
+
+
+def numbers_like(p: Tensor) -> Any:
+    """What the wrapper of one number a lane is made from, one object for all of a dtype and device."""
+    key = p.dtype, p.device
+    made = _NUMBERS.get(key)
+    if made is None:
+        made = _NUMBERS[key] = (Batched, p.shape[:0], (), None, None, p.dtype, STRIDED, p.device)
     return made
 
 
@@ -176,31 +189,6 @@ def total(func: Any, args: tuple[Any, ...]) -> Any:
     return wrap(level, direct(func, x._payload, d + 1 if d >= 0 else d, held=level.held), True)
 
 
-def item(func: Any, args: tuple[Any, ...]) -> Any:
-    """`x[k]` with an int, as a view that knows its base: `level.wrap_view`, of which sizes and strides are known."""
-    x, k = args
-    if type(x) is not Batched or type(k) is not int:
-        return None
-    p, level = x._payload, x._level
-    meta = x._meta or meta_of(x)
-    if not meta or not meta[1] or not level.on_top():
-        return None
-    n = meta[1][0]
-    if not -n <= k < n:
-        return None  # the long way raises the error
-    del func
-    out = direct(Tensor.select, p, 1, k, held=level.held)
-    cell = x._cell
-    if cell is None:
-        cell = x._cell = Cell(x, (p, True))
-    offset = out.storage_offset() - cell.root[0].storage_offset()
-    made: Any = make_wrapper(Batched, meta[1][1:], meta[2][1:], offset or None, None, meta[5], STRIDED, meta[7])
-    made._payload, made._level, made._meta, made._form = out, level, None, None
-    made._cell, made._path = cell, (x._path, (SELECT, (0, k), {}, None))
-    cell.add(made)
-    return made
-
-
 def repeat(func: Any, args: tuple[Any, ...]) -> Any:
     """`x.repeat(…)` with one int for each dimension."""
     x, *times = args
@@ -247,7 +235,7 @@ def register() -> None:
             table[func] = binary
         register_method(Batched, name, binary)
     methods = {name: binary for name in OPERATORS.split()} | {
-        "__neg__": unary, "__abs__": unary, "sum": total, "mean": total, "__getitem__": item, "repeat": repeat,
+        "__neg__": unary, "__abs__": unary, "sum": total, "mean": total, "repeat": repeat,
     }  # fmt: skip
     for name, short in methods.items():
         table[getattr(Tensor, name)] = short
