@@ -13,12 +13,10 @@ import torch
 from ..core.level import recorded_below
 from ..core.methods import register_method
 from ..core.torch_private import (
-    PYTHON_KEY,
-    SNAPSHOT_KEY,
+    NoDispatch,
     make_wrapper,
     mode_count,
     saved_hooks,
-    set_key_excluded,
 )
 from .level import Batched, wrap
 
@@ -72,13 +70,11 @@ def direct(func: Any, *args: Any, held: bool = False) -> Any:
     """Call a function with dispatch to levels off."""
     if held:
         return func(*args)
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         return func(*args)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
 
 
 def _sum_rows(func: Any, p: Tensor) -> Tensor:
@@ -98,13 +94,11 @@ def unary(func: Any, args: tuple[Any, ...]) -> Any:
     if level.held:
         out = func(x._payload)
     elif level.clear and mode_count() == level.depth:
-        set_key_excluded(PYTHON_KEY, True)
-        set_key_excluded(SNAPSHOT_KEY, True)
+        guard = NoDispatch()
         try:
             out = func(x._payload)
         finally:
-            set_key_excluded(PYTHON_KEY, False)
-            set_key_excluded(SNAPSHOT_KEY, False)
+            del guard
     else:
         return None
     if len(meta) > 8:
@@ -154,13 +148,11 @@ def binary(func: Any, args: tuple[Any, ...]) -> Any:
     if level.held:
         out = func(first, second)
     elif level.clear and mode_count() == level.depth:
-        set_key_excluded(PYTHON_KEY, True)
-        set_key_excluded(SNAPSHOT_KEY, True)
+        guard = NoDispatch()
         try:
             out = func(first, second)
         finally:
-            set_key_excluded(PYTHON_KEY, False)
-            set_key_excluded(SNAPSHOT_KEY, False)
+            del guard
     else:
         return None
     if not same or len(meta) > 8:

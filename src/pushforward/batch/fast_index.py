@@ -13,12 +13,10 @@ import torch
 from ..core.cell import Cell
 from ..core.methods import register_method
 from ..core.torch_private import (
-    PYTHON_KEY,
-    SNAPSHOT_KEY,
+    NoDispatch,
     make_wrapper,
     mode_count,
     saved_hooks,
-    set_key_excluded,
 )
 from .fast import STRIDED, direct, meta_of, numbers_like
 from .level import Batched
@@ -51,11 +49,11 @@ def item(func: Any, args: tuple[Any, ...]) -> Any:
     if level.held:
         out = x._payload.select(1, k)
     elif level.clear and mode_count() == level.depth:
-        set_key_excluded(PYTHON_KEY, True)
-        set_key_excluded(SNAPSHOT_KEY, True)
-        out = x._payload.select(1, k)
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        guard = NoDispatch()
+        try:
+            out = x._payload.select(1, k)
+        finally:
+            del guard
     else:
         return None
     cell = x._cell

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..core.level import THREAD, recorded_below
 from ..core.methods import register_method
-from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, autocast_on, set_key_excluded
+from ..core.torch_private import NoDispatch, autocast_on
 from ..core.traced import Traced
 from ..ops.conv import by_one_weight, with_bias
 from ..ops.lanes import merged, merged_at, parted_at
@@ -47,13 +47,11 @@ def called(level: Any, func: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict
     """`func` on a payload with dispatch to levels off."""
     if level.held:
         return func(p, *args, **kwargs)
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         return func(p, *args, **kwargs)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
 
 
 def of_trailing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
