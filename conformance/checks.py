@@ -5,7 +5,8 @@ vmap_vmap     two levels of lanes
 jvp, vjp      value and derivative
 vmap_jvp      over directions at one point; over points and directions
 vmap_vjp      over cotangents of one `vjp_fn`; over points and cotangents (per-sample gradients)
-jvp_vjp       forward over reverse, along the point and the cotangent
+jvp_vjp       forward over reverse, along the point and the cotangent; reverse over forward; Hessians of a weighted sum of the
+              results times vectors
 jvp_jvp       forward over forward
 vjp_vjp       reverse over reverse, in the point and the cotangent
 vmap_hessian  Hessians of a weighted sum of the results
@@ -22,6 +23,7 @@ import torch
 
 from .compare import Tolerance, difference
 from .database import Call, MustRefuseError, NothingToCompareError, TorchFailsError, first_line
+from .names import WRONG_IN_TORCH
 from .references import Reference, lane, stable_value
 
 Tensor = torch.Tensor
@@ -224,6 +226,11 @@ class Derivatives:
         """Jᵀu as a function of x and u together."""
         return self.vjp(list(given[: self.count]), list(given[self.count :]))
 
+    def scalar(self, *x: Tensor) -> Tensor:
+        """⟨u, f(x)⟩."""
+        outs = self.r.function()(*x)
+        return sum((torch.real(u.conj() * o).sum() for u, o in zip(self.u, outs, strict=True)), x[0].new_zeros(()))
+
     def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The library's, where the same numbers are drawn for each lane."""
         return self.lib.vmap(function, randomness="same")
@@ -304,7 +311,33 @@ class Derivatives:
         def actual() -> Any:
             return self.lib.jvp(self.pullback, (*copies(self.x), *self.u), (*self.v, *self.du))[1]
 
+        # The other results have a tangent and no gradient: saved statistics.
+        u = [w if c else torch.zeros_like(w) for w, c in zip(self.u, self.r.connected, strict=True)]
+
+        def mixed(rough: bool = False) -> tuple[Any, str]:
+            second, source = self.r.once(("curve", rough), lambda: self.curve(self.x, self.u, self.v, rough))
+            return [*second, *self.r.pull(self.x, self.u)], source
+
+        def push(*given: Tensor) -> Any:
+            return self.jvp(list(given[: self.count]), list(given[self.count :]))[1]
+
+        def reversed_() -> Any:
+            return self.lib.vjp(push, *copies(self.x), *copies(self.v))[1](tuple(u))
+
         yield Check("jvp of vjp", value, actual, lambda: value(True))
+        if self.r.call.op.name not in WRONG_IN_TORCH:
+            yield Check("vjp of jvp", mixed, reversed_, lambda: mixed(True))
+        if any(x.is_complex() for x in self.x):
+            return
+
+        def curve(rough: bool = False) -> tuple[Any, str]:
+            return self.r.once(("curve", rough), lambda: self.curve(self.x, self.u, self.v, rough))
+
+        def product() -> Any:
+            gradient = self.lib.grad(self.scalar, argnums=tuple(range(self.count)))
+            return self.lib.jvp(gradient, tuple(copies(self.x)), tuple(self.v))[1]
+
+        yield Check("jvp of grad", curve, product, lambda: curve(True))
 
     def check_jvp_jvp(self) -> Iterator[Check]:
         """D²f[v, w]."""
@@ -346,12 +379,8 @@ class Derivatives:
                 made.append(torch.stack([row[0][0] for row in rows]).reshape((*first.shape, *first.shape)))
             return torch.stack(made), source
 
-        def scalar(x: Tensor) -> Tensor:
-            outs = self.r.function()(x, *others)
-            return sum((torch.real(u.conj() * o).sum() for u, o in zip(self.u, outs, strict=True)), x.new_zeros(()))
-
         def actual() -> Any:
-            hessian = self.lib.jacfwd(self.lib.jacrev(scalar), randomness="same")
+            hessian = self.lib.jacfwd(self.lib.jacrev(lambda x: self.scalar(x, *others)), randomness="same")
             return self.vmap(hessian)(torch.stack(points))
 
         yield Check("hessian", loop, actual, lambda: loop(True))

@@ -12,7 +12,7 @@ import pushforward as pf
 
 from . import records
 from .compare import TOLERANCES
-from .names import KINK, REFUSED, TRANSFORMS
+from .names import KINK, REFUSED, TRANSFORMS, WRONG_IN_TORCH
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
@@ -135,6 +135,9 @@ def failures(ours: dict[str, Any]) -> str:
         ("Where torch's own loop or autograd fails", ("torch fails",)),
     ):
         text += f"\n## {title}\n\n" + listed(records.reasons(ours["operators"], statuses))
+    text += "\n## What torch.autograd gets wrong\n\n"
+    text += "Reverse mode here is PyTorch's engine, and gives the same; forward mode is right.\n\n"
+    text += "".join(f"- `{name}`: {why}\n" for name, why in WRONG_IN_TORCH.items())
     told = records.reasons(ours["operators"], ("pass", "none"))
     for title, what, beginning in (
         ("What is refused", "Samples without a right answer: here the call must raise, and does.", REFUSED),

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from .batch import gradient as lanewise
-from .batch.gradient import payload_level
-from .batch.level import Batched
+from .batch.level import Batched, BatchLevel
 from .core import tree
 from .core.dead import reach_outside
 from .core.errors import ArgumentError
@@ -27,6 +26,7 @@ from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, nodes_made
 from .core.traced import NeedsGraph
 from .core.untaken import run_backward
+from .forward import gradient as tangentwise
 from .forward.level import Dual
 from .ops.safe import nested_reverse
 
@@ -83,17 +83,17 @@ class Reverse:
         return value
 
 
-class LanewiseState:
+class PayloadState:
     """As `Reverse`, for a differentiation on the payloads of a level."""
 
     stop = False
 
-    def __init__(self, level: Any) -> None:
-        self.level = level
+    def __init__(self, way: Any, level: Any) -> None:
+        self.way, self.level = way, level
 
     def released(self, value: Any, keep: bool) -> Any:
         """An output for the caller, without a graph that leads nowhere."""
-        return value if keep else lanewise.released(self.level, value)
+        return value if keep else self.way.released(self.level, value)
 
 
 @opaque
@@ -311,15 +311,16 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
             raise ArgumentError(msg)
         return result
 
-    level = payload_level(func, chosen)
+    way: Any = lanewise if THREAD.levels and type(THREAD.levels[0]) is BatchLevel else tangentwise
+    level = way.payload_level(func, chosen) if THREAD.levels else None
     if level is not None:
         try:
             with attempt():
-                grads, result, aux, keep = lanewise.gradient(level, chosen, call, lambda y: scalar_output(func, y))
-            state: Any = LanewiseState(level)
+                grads, result, aux, keep = way.gradient(level, chosen, call, lambda y: scalar_output(func, y))
+            state: Any = PayloadState(way, level)
         except NeedsGraph as reason:
             if type(reason) is NeedsGraph:
-                lanewise.give_up(func)
+                way.give_up(func)
             level = None
     if level is None:
         state = Reverse(chosen)

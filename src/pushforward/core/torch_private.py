@@ -54,6 +54,9 @@ NoFunction = _C.DisableTorchFunctionSubclass
 functions_on = _C._is_torch_function_enabled
 function_mode_on = _C._is_torch_function_mode_enabled
 
+# The API's own behaviour, for subclasses that are nothing but a mark.
+no_function = _C._disabled_torch_function_impl
+
 # The opposite, for the body of a function of torch.nn.functional whose calls are to be seen one by one.
 EnableFunction = _C._EnableTorchFunction
 
@@ -199,6 +202,7 @@ __all__ = [
     "modes_above_autograd",
     "named_carried",
     "nn_functions",
+    "no_function",
     "no_modes",
     "node_types",
     "nodes_made",

@@ -20,8 +20,8 @@ from ..core.fresh import stopped
 from ..core.level import THREAD, Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
-from ..core.torch_private import NoFunction, make_wrapper
-from ..core.traced import NO_PLAN, Traced, copy_lazy_bits, wrap_like
+from ..core.torch_private import NoFunction, make_wrapper, no_function
+from ..core.traced import NO_PLAN, NeedsGraph, Traced, copy_lazy_bits, wrap_like
 from ..ops.movement import kept_alias
 from ..ops.table import Entry, entry
 from .writes import write
@@ -114,6 +114,23 @@ def resolved(out: Tensor, tangent: Tensor | None) -> tuple[Tensor, Tensor | None
     if tangent is not None and tangent.is_conj():
         tangent = tangent.resolve_conj()
     return out, tangent
+
+
+class Constant(torch.Tensor):
+    """A primal that has a tangent, and that autograd takes for a constant: no short way is open to it."""
+
+    __torch_function__ = no_function  # pyright: ignore[reportAssignmentType]
+
+
+def beyond_autograd(outs: Any, tangents: Any) -> Any:
+    """The results, with `Constant`s for those that have a tangent and no gradient beside others that have both."""
+    known = [isinstance(o, Tensor) and o.requires_grad for o in outs]
+    if True not in known:
+        return outs
+    return [
+        o.as_subclass(Constant) if t is not None and not k and o.is_floating_point() else o
+        for o, t, k in zip(outs, tangents, known, strict=True)
+    ]
 
 
 class DualLevel(Level):
@@ -249,6 +266,11 @@ class DualLevel(Level):
         moving: bool,
     ) -> Any:
         """Choose what the operator is here; `args` and `kwargs` are the user's, `primals` and `plain` the payloads."""
+        if self.payload_graphs:  # what is written or drawn would be so twice, should the attempt be given up later
+            if e.random or e.writes or e.out_names or Constant in map(type, [*primals, *plain.values()]):
+                raise NeedsGraph(self)
+            if any(type(p) is list and Constant in map(type, p) for p in primals):
+                raise NeedsGraph(self)
         if e.writes or e.out_names:
             return write(self, e, func, args, kwargs, primals, tangents, plain, moving)
         strided = e.strided and mine
@@ -270,6 +292,8 @@ class DualLevel(Level):
                 return self.wrap_view(args[0], (func, rest, kwargs, None), out, tangent)
             return wrap(self, *resolved(out, tangent)) if out.layout is torch.strided or tangent is not None else out
         if type(out) in _SEQUENCES:
+            if self.payload_graphs and tangent is not None:
+                out = type(out)(beyond_autograd(out, tangent))
             made = []
             for k, o in enumerate(out):
                 t = None if tangent is None else tangent[k]

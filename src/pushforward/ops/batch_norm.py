@@ -17,7 +17,7 @@ from ..core.fresh import stopped
 from ..core.source import source_line
 from .kinds import Decomposed, Special
 from .lanes import in_front, merged, merged_at, parted, parted_at, some_lanes
-from .norm import affine_tangent, reverse, statistics, unit_tangent, wide
+from .norm import affine_tangent, reverse, statistics, unit_tangent, wide, with_statistics
 from .table import row
 
 Tensor = torch.Tensor
@@ -96,12 +96,12 @@ def batch_norm_tangent(
     op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Out and the saved statistics; the kernel updates running statistics as it does in eager mode."""
-    del level, kwargs
+    del kwargs
     x, weight, _, mean, var, training, _, eps = primals
     dx, dw, db, d_mean, d_var = tangents[:5]
     shape, dims = shape_of(x), sample_dims(x)
     if training or mean is None:
-        _, rstd, unit = statistics(wide(x), dims, eps)
+        found, rstd, unit = statistics(wide(x), dims, eps)
         d_unit = d_mean = d_rstd = None
         if dx is not None:
             d_unit, d_mean, d_rstd = unit_tangent(unit, rstd, wide(dx), dims)
@@ -119,6 +119,8 @@ def batch_norm_tangent(
             parts.append(unit * (-0.5 * d_var / (var + eps)).view(shape))
         d_unit, saved = (sum(parts[1:], parts[0]) if parts else None), (None, None)
     out = op(*primals)
+    if saved[0] is not None:
+        out = with_statistics(level, out, found, rstd)
     w, dw, db = (None if v is None else v.view(shape) for v in (weight, dw, db))
     if d_unit is None and dw is None and db is None:
         return out, (None, *saved)

@@ -109,19 +109,27 @@ def batch_layer_norm_backward(op: Any, level: Any, args: list[Any], mapped: Any,
     return by_x, by_weight, by_bias
 
 
+def with_statistics(level: Any, out: Any, mean: Tensor, rstd: Tensor) -> Any:
+    """The results of a kernel whose statistics autograd takes for constants, with what they are where it records."""
+    if level.payload_graphs or not (torch.is_grad_enabled() and mean.requires_grad) or out[1].requires_grad:
+        return out
+    return out[0], mean.reshape(out[1].shape).to(out[1].dtype), rstd.reshape(out[2].shape).to(out[2].dtype), *out[3:]
+
+
 def layer_norm_tangent(
     op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Out, mean and rstd."""
-    del level, kwargs
+    del kwargs
     out = op(*primals)
     x, shape, weight, _, eps = primals
     dx, _, dw, db, _ = tangents
     dims = list(range(x.dim() - len(shape), x.dim()))
-    _, rstd, unit = statistics(wide(x), dims, eps)
+    mean, rstd, unit = statistics(wide(x), dims, eps)
     d_unit = d_mean = d_rstd = None
     if dx is not None:
         d_unit, d_mean, d_rstd = unit_tangent(unit, rstd, wide(dx), dims)
+        out = with_statistics(level, out, mean, rstd)
     return out, (affine_tangent(unit, d_unit, weight, dw, db, out[0]), d_mean, d_rstd)
 
 

@@ -310,9 +310,10 @@ def written(recording: Recording, moved: Any) -> Callable[[list[Tensor]], list[T
     result = f"[{', '.join(map(str, ends))}]"
     taken = ", ".join(f"a{k}" for k in range(recording.count))
     body = "".join(f"    {text}\n" for text in freed(lines, " ".join([result, *space])))
-    exec(f"def push(directions):\n    [{taken}] = directions\n{body}    return {result}\n", space)
+    text = f"def push(directions):\n    [{taken}] = directions\n{body}    return {result}\n"
+    exec(text, space)
     push = space["push"]
-    push.versions = recording.versions
+    push.versions, push.text = recording.versions, text
     return push
 
 
