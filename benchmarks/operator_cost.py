@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import pushforward
-from pushforward.core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, make_wrapper, set_key_excluded
+from pushforward.core.torch_private import NoDispatch, make_wrapper
 
 LONG = 101
 ROUNDS, CALLS = 9, 40
@@ -86,11 +86,9 @@ class Least(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         x = args[0]
-        set_key_excluded(PYTHON_KEY, True)
-        set_key_excluded(SNAPSHOT_KEY, True)
+        guard = NoDispatch()
         out = func(x.payload)
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
         made = make_wrapper(*x.how)
         made.payload, made.how = out, x.how
         return made

@@ -44,7 +44,7 @@ def fake_tensor_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-# Operators on plain payloads need not pass the level that asked for them (the fast path).
+# Operators on plain payloads need not pass the level that asked for them (the fast path): from the object's making to its end.
 NoDispatch = _C._DisableTorchDispatch
 
 # Inside a handler a traced value's attributes are read many times: without this each read calls Python.
@@ -101,6 +101,7 @@ NEGATIVE_KEY = _C.DispatchKey.Negative
 ZERO_KEY = (
     _C.DispatchKey.ZeroTensor
 )  # and zeros without memory, which torch's formulas make: computing with them would crash
+set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
 
 # Lazy conjugation and negation are views: payload and wrapper must agree on their bits.
 # Reading the numbers of a payload, or changing a wrapper's strides, is nothing for autograd to know of.
@@ -114,12 +115,6 @@ COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
 
 # Functions of the Python API that come to one operator parse their arguments faster than the operator called by its schema.
 api_functions = _C._VariableFunctions
-
-# On the fast path a payload operator must not come back to the level: its key is excluded for the one call.
-set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
-PYTHON_KEY = _C.DispatchKey.Python
-# What goes with it: under a mode each operator is boxed there, which takes longer than a small one.
-SNAPSHOT_KEY = _C.DispatchKey.PythonTLSSnapshot
 
 # `torch.autograd.grad` spends as long in Python as a small gradient takes; this is what it calls in the end.
 run_backward = torch.autograd.Variable._execution_engine.run_backward
@@ -167,9 +162,7 @@ __all__ = [
     "COMPOSITE",
     "CONJUGATE_KEY",
     "NEGATIVE_KEY",
-    "PYTHON_KEY",
     "SKIP_RECURSIVELY",
-    "SNAPSHOT_KEY",
     "ZERO_KEY",
     "BelowAutograd",
     "EnableFunction",

@@ -18,14 +18,11 @@ from ..batch.level import wrap as wrap_rows
 from ..core import methods
 from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import (
-    PYTHON_KEY,
-    SNAPSHOT_KEY,
     NoDispatch,
     autocast_on,
     make_wrapper,
     mode_count,
     saved_hooks,
-    set_key_excluded,
 )
 from ..core.traced import HELD, NotFast
 from .level import Dual, wrap
@@ -66,15 +63,13 @@ def compute(level: Any, function: Any, *args: Any, view: bool = False) -> Any:
             return None
         below.held = True
         HELD.levels += 1
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         out, tangent = function(*args)
     except NotFast:
         return None
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
         if below is not None:
             below.held = False
             HELD.levels -= 1

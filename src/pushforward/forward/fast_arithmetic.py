@@ -10,13 +10,11 @@ import torch.nn.functional as F
 from ..core.level import recorded_below
 from ..core.methods import SWAPPED, own_code
 from ..core.torch_private import (
-    PYTHON_KEY,
-    SNAPSHOT_KEY,
+    NoDispatch,
     NoFunction,
     function_mode_on,
     functions_on,
     make_wrapper,
-    set_key_excluded,
 )
 from ..core.traced import UNPLANNED, NotFast
 from ..ops.kinds import Elementwise
@@ -66,14 +64,12 @@ def unary(derivative: Any, kernel: Any) -> Any:
             meta = x._meta or meta_of(x)
             if not (meta or p.is_floating_point()):
                 return None
-            set_key_excluded(PYTHON_KEY, True)
-            set_key_excluded(SNAPSHOT_KEY, True)
+            guard = NoDispatch()
             try:
                 out = func(p)
                 t = kernel(t, out, p) if kernel is not None else t * derivative(out, p)
             finally:
-                set_key_excluded(PYTHON_KEY, False)
-                set_key_excluded(SNAPSHOT_KEY, False)
+                del guard
             return like(level, out, t, meta) if meta else wrap(level, out, t)
         if t is None or not plain_dual(x) or not p.is_floating_point():
             return None
@@ -81,14 +77,12 @@ def unary(derivative: Any, kernel: Any) -> Any:
         if over is None or not meta or p.requires_grad or over[1].dtype is not p.dtype:
             return compute(level, both, func, p, t)
         below, rows = over
-        set_key_excluded(PYTHON_KEY, True)
-        set_key_excluded(SNAPSHOT_KEY, True)
+        guard = NoDispatch()
         try:
             out = func(p)
             rows = kernel(rows, out, p) if kernel is not None else rows * derivative(out, p)
         finally:
-            set_key_excluded(PYTHON_KEY, False)
-            set_key_excluded(SNAPSHOT_KEY, False)
+            del guard
         return like_over(level, out, below, rows, meta)
 
     return own_code(short)
@@ -195,13 +189,11 @@ def binary(lean: Any, tangent_of: Any) -> tuple[Any, Any]:
                 return None
         else:
             return None
-        set_key_excluded(PYTHON_KEY, True)
-        set_key_excluded(SNAPSHOT_KEY, True)
+        guard = NoDispatch()
         try:
             out, t = lean(p, dp, q, dq)
         finally:
-            set_key_excluded(PYTHON_KEY, False)
-            set_key_excluded(SNAPSHOT_KEY, False)
+            del guard
         if below is not None:
             return like_over(level, out, below, t, meta)
         made: Any = make_wrapper(*meta)  # as `like`, which is called too often to be called
@@ -311,16 +303,14 @@ def power(func: Any, args: tuple[Any, ...]) -> Any:
         if type(p) is Tensor and rows is not None and (ready(level) if below is None else not p.requires_grad):
             meta = x._meta or meta_of(x)
             if meta and rows.dtype is p.dtype:
-                set_key_excluded(PYTHON_KEY, True)
-                set_key_excluded(SNAPSHOT_KEY, True)
+                guard = NoDispatch()
                 try:
                     # Squares and cubes are products in torch's kernel too.
                     slope = p if n == 2 else p * p if n == 3 else p ** (n - 1)
                     out = slope * p if n == 2 or n == 3 else p**n
                     rows = (rows * slope).mul_(number(n, meta))
                 finally:
-                    set_key_excluded(PYTHON_KEY, False)
-                    set_key_excluded(SNAPSHOT_KEY, False)
+                    del guard
                 return like(level, out, rows, meta) if below is None else like_over(level, out, below, rows, meta)
     return _power(func, args)
 

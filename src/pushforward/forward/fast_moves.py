@@ -12,7 +12,7 @@ import torch
 
 from ..core.cell import Cell
 from ..core.level import recorded_below
-from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, make_wrapper, set_key_excluded
+from ..core.torch_private import NoDispatch, make_wrapper
 from .fast import (
     STRIDED,
     compute,
@@ -72,13 +72,11 @@ def moving(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
     if kwargs and ("dtype" in kwargs or not without_tensors(kwargs.values())):
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         out, t = (func(p, *rest, **kwargs), func(t, *rest, **kwargs)) if kwargs else (func(p, *rest), func(t, *rest))
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return like(level, out, t, meta) if meta and func in SAME_SIZE else wrap_plain(level, out, t)
 
 
@@ -139,15 +137,13 @@ def joining(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return None
         if not all(type(v) is Dual or recorded_below(level, v) for v in values):
             return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         if missing:
             tangents = [torch.zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True)]
         out, t = func(primals, *args[1:], **kwargs), func(tangents, *args[1:], **kwargs)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return wrap_plain(level, out, t)
 
 
@@ -174,13 +170,11 @@ def comparison(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     if type(p) is not Tensor or x._tangent is None or not ready(level):
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         out = func(p, q)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return wrap(level, out, None)
 
 
@@ -215,8 +209,7 @@ def choice(func: Any, args: tuple[Any, ...]) -> Any:
             return None
     if meta is None or condition.shape != meta[1] or not condition.is_contiguous() or not ready(level):
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         # A kept number has the dtype of the values; what is no kept number has that of Python's.
         x, y = (number(v, meta) if t is None else v for v, t in zip(primals, tangents, strict=True))
@@ -224,8 +217,7 @@ def choice(func: Any, args: tuple[Any, ...]) -> Any:
         dx, dy = (out.new_zeros(()) if t is None else t for t in tangents)
         t = torch.where(condition, dx, dy)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     del func
     return like(level, out, t, meta)
 
@@ -269,13 +261,11 @@ def both_items(p: Tensor, t: Any, k: int) -> tuple[Any, Any]:
 
 def seen(x: Dual, step: Any, view: Any, *rest: Any) -> Dual:
     """A view of a plain value: that of its primal and that of its tangent."""
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         p, t = view(x._primal, *rest), view(x._tangent, *rest)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return known_view(x, step, p, t)
 
 
@@ -303,13 +293,11 @@ def viewing(func: Any, args: tuple[Any, ...]) -> Any:
         return seen(x, (func, tuple(rest), {}, None), func, *rest)
     if not (x._primal.is_contiguous() and x._tangent.is_contiguous()):
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         p, t = func(x._primal, *rest), func(x._tangent, *rest)
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return x if p is x._primal else known_view(x, (Tensor.view, (p.shape,), {}, None), p, t)
 
 

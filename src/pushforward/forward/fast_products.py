@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.level import recorded_below
-from ..core.torch_private import PYTHON_KEY, SNAPSHOT_KEY, set_key_excluded
+from ..core.torch_private import NoDispatch
 from .fast import ready, register_method, wrap_plain
 from .fast_arithmetic import general, register_overloads
 from .level import Dual
@@ -60,16 +60,14 @@ def linear(func: Any, args: tuple[Any, ...]) -> Any:
     if dx is None and dw is None:
         return None
     x, w, db = primals[0], primals[1], rest[0] if rest else None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         out = func(*primals)
         t = func(x, dw, db) if dx is None else func(dx, w, db)
         if dx is not None and dw is not None:
             t = t.add_(func(x, dw))
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return wrap_plain(level, out, t)
 
 
@@ -82,13 +80,11 @@ def product(func: Any, args: tuple[Any, ...]) -> Any:
         level, p, t = b._level, b._primal, b._tangent
         plain = type(p) is Tensor and type(t) is Tensor and ready(level)
         if plain and (not a.requires_grad or recorded_below(level, a)):
-            set_key_excluded(PYTHON_KEY, True)
-            set_key_excluded(SNAPSHOT_KEY, True)
+            guard = NoDispatch()
             try:
                 out, t = func(a, p), func(a, t)
             finally:
-                set_key_excluded(PYTHON_KEY, False)
-                set_key_excluded(SNAPSHOT_KEY, False)
+                del guard
             return wrap_plain(level, out, t)
     found = operands(args)
     if found is None:
@@ -96,16 +92,14 @@ def product(func: Any, args: tuple[Any, ...]) -> Any:
     level, (a, b), (da, db) = found
     if da is None and db is None:
         return None
-    set_key_excluded(PYTHON_KEY, True)
-    set_key_excluded(SNAPSHOT_KEY, True)
+    guard = NoDispatch()
     try:
         out = func(a, b)
         t = func(a, db) if da is None else func(da, b)
         if da is not None and db is not None:
             t = t.add_(func(a, db))
     finally:
-        set_key_excluded(PYTHON_KEY, False)
-        set_key_excluded(SNAPSHOT_KEY, False)
+        del guard
     return wrap_plain(level, out, t)
 
 

@@ -2,13 +2,11 @@
 
 def plan(leaves, values, levels):
 [a0] = leaves
+guard = NoDispatch()
 try:
-exclude(PYTHON, True)
-exclude(SNAPSHOT, True)
 b1 = k5(a0, (1,))
 finally:
-exclude(PYTHON, False)
-exclude(SNAPSHOT, False)
+del guard
 b2 = make(*k6)
 b2._payload = b1
 b2._level = levels[0]
@@ -30,13 +28,11 @@ from ..batch.level import Batched
 from ..core.cell import Cell
 from ..core.level import THREAD
 from ..core.torch_private import (
-    PYTHON_KEY,
-    SNAPSHOT_KEY,
+    NoDispatch,
     NoFunction,
     api_functions,
     make_wrapper,
     no_modes,
-    set_key_excluded,
 )
 from ..core.traced import Traced
 from .describe import form_of
@@ -65,9 +61,7 @@ class Writer:
         self.views = Views(values)
         self.lines: list[str] = []
         self.space: dict[str, Any] = {
-            "exclude": set_key_excluded,
-            "PYTHON": PYTHON_KEY,
-            "SNAPSHOT": SNAPSHOT_KEY,
+            "NoDispatch": NoDispatch,
             "make": make_wrapper,
             "look": look,
             "look_known": look_known,
@@ -243,11 +237,6 @@ def freed(operators: list[str], later: str) -> list[str]:
     return lines[::-1]
 
 
-def keys(excluded: bool) -> str:
-    """Dispatch to levels switched off or on, as source."""
-    return "".join(f"        exclude({key}, {excluded})\n" for key in ("PYTHON", "SNAPSHOT"))
-
-
 def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any]) -> Any:
     """A recording as a function of the tensors, the values and the levels of a call."""
     if not isinstance(out, (Traced, tuple, list)):
@@ -260,7 +249,7 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     operators = freed(operators, " ".join(writer.lines))
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
     lines = "".join(f"        {line}\n" for line in operators)
-    body = f"    try:\n{keys(True)}{lines}    finally:\n{keys(False)}" if operators else ""
+    body = f"    guard = NoDispatch()\n    try:\n{lines}    finally:\n        del guard\n" if operators else ""
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
     exec(text + f"    return {result}\n", writer.space)
     plan = writer.space["plan"]
