@@ -6,7 +6,6 @@ where something outside of the call can ask for it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from .batch.level import Batched, BatchLevel
 from .core import tree
 from .core.dead import reach_outside
 from .core.errors import ArgumentError
-from .core.fresh import released, stopped, variable
+from .core.fresh import recording_possible, released, stopped, variable
 from .core.journal import attempt
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
@@ -259,20 +258,6 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
     return wrapped
 
 
-class recording_possible(contextlib.ExitStack):
-    """Inference mode off, where it is on: nothing is recorded in it, so that every gradient would be zero."""
-
-    def __enter__(self) -> Any:
-        enabled = torch.is_grad_enabled()
-        self.enter_context(torch.inference_mode(False))
-        self.enter_context(torch.set_grad_enabled(enabled))
-        return self
-
-    def __call__(self, values: Any) -> Any:
-        """Arguments with copies of the tensors that can be saved for no backward pass."""
-        return tree.map_leaves(lambda x: x.clone() if isinstance(x, Tensor) and x.is_inference() else x, values)
-
-
 def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any, bool]:
     """Gradient, output, aux, the differentiation, and whether its graph is kept."""
     if torch.is_inference_mode_enabled():
@@ -336,18 +321,12 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
     return gradient, result, aux, state, keep
 
 
-_SEEDS: dict[Any, Tensor] = {}
-
-
 def seed_for(y: Tensor) -> Tensor:
     """The cotangent 1: a plain constant while only our own levels run, so that they need not carry it."""
     if not THREAD.levels or mode_count() != len(THREAD.levels) or y.dim() or y.device.type != "cpu":
         return torch.ones_like(y, requires_grad=False)
-    seed = _SEEDS.get(y.dtype)
-    if seed is None:
-        with NoDispatch():
-            seed = _SEEDS[y.dtype] = torch.ones((), dtype=y.dtype, device="cpu")
-    return seed
+    with NoDispatch():  # a new one each time: where the function is the identity it is the gradient
+        return torch.ones((), dtype=y.dtype, device="cpu")
 
 
 def describe_leaves(leaves: list[Any]) -> str:

@@ -131,7 +131,7 @@ def convolution(level: Any, p: Tensor, args: tuple[Any, ...], kwargs: dict[str, 
     options = dict(zip(("weight", "bias", "stride", "padding", "dilation", "groups"), args, strict=False), **kwargs)
     q, bias = plain_mapped(options.get("weight")), options.get("bias")
     b = None if bias is None else plain_mapped(bias)
-    if q is None or options["weight"]._level is not level or autocast_on():
+    if q is None or options["weight"]._level is not level or autocast_on() or p.is_complex():
         return None
     if bias is not None and (b is None or bias._level is not level or b.dim() != 2 or b.shape[1] != q.shape[1]):
         return None
@@ -209,9 +209,9 @@ def cross_entropy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return None
     rest = dict(kwargs)
     reduction, ignored = rest.pop("reduction", "mean"), rest.pop("ignore_index", -100)
-    if args[1]._level is not args[0]._level or rest.pop("weight", None) is not None or any(rest.values()):
+    if args[1]._level is not args[0]._level or reduction not in ("mean", "sum") or rest.pop("label_smoothing", 0.0) != 0.0:
         return None
-    if reduction not in ("mean", "sum"):
+    if any([option is not None for option in rest.values()]):
         return None
     level = args[0]._level
     del func

@@ -13,9 +13,12 @@ from typing import Any
 import torch
 
 from ..core import transposing as _transposing  # noqa: F401  (what the user's calls of the engine mean)
+from ..core import tree
 from ..core.dead import reach_outside
+from ..core.errors import REFUSALS
 from ..core.fresh import give_back
 from ..core.level import THREAD
+from ..core.source import code_of
 from ..core.torch_private import NoDispatch, NoFunction, nodes_made, pop_mode, push_mode
 from ..core.traced import SPECIAL, NeedsGraph
 from ..core.untaken import run_backward
@@ -39,7 +42,7 @@ def lanes_together(level: Any) -> None:
 def payload_level(func: Any, leaves: list[Any]) -> Any:
     """The level whose payloads can be differentiated instead of its values, or None."""
     levels = THREAD.levels
-    if len(levels) != 1 or getattr(func, "__code__", None) in _GIVEN_UP:
+    if len(levels) != 1 or code_of(func) in _GIVEN_UP:
         return None
     level = levels[0]
     if type(level) is not BatchLevel:
@@ -53,7 +56,7 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
             p = x
         else:
             return None
-        if p.is_conj() or p.is_neg():
+        if p.is_conj() or p.is_neg() or p.is_inference():
             return None
     return level if level.on_top() and torch.is_grad_enabled() else None
 
@@ -74,8 +77,11 @@ def gradient(
     began, nodes = level, nodes_made()
     try:
         values = [wrap(level, p, True) for p in inner]
+        refused = REFUSALS.count
         result, aux = call(values)
         level = level.newest()  # lanes may have left
+        if REFUSALS.count != refused or looks_at(inner, [v._payload for v in tree.flat(aux)[0] if type(v) is Batched]):
+            raise NeedsGraph(level)
         with NoFunction():
             y = check(result)
             refresh_all([y])
@@ -119,9 +125,17 @@ def released(level: Any, value: Any) -> Any:
 
 def give_up(func: Any) -> None:
     """Remember that a function looks at its graph."""
-    code = getattr(func, "__code__", None)
+    code = code_of(func)
     if code is not None:
         _GIVEN_UP.add(code)
+
+
+def looks_at(inputs: list[Tensor], others: list[Any]) -> bool:
+    """Whether one of some plain tensors shares memory with an input: a write to it would be one to the argument."""
+    if not others:
+        return False
+    known = {p.untyped_storage()._cdata for p in inputs}
+    return any(type(o) is Tensor and o.layout is torch.strided and o.untyped_storage()._cdata in known for o in others)
 
 
 def _watched(previous: Any) -> Any:

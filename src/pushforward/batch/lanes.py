@@ -194,6 +194,7 @@ class Lanes:
         return 2 * count >= size
 
 
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 ALL_EQUAL = [torch.zeros(1, dtype=torch.long)]  # one group, of which nothing more is asked
 
 
@@ -204,6 +205,8 @@ def equal_numbers(payload: Tensor) -> list[Tensor] | None:
         return ALL_EQUAL
     if codes.is_complex() or not bool((codes == codes).all()):
         return None
+    if codes.is_floating_point():
+        codes = codes.contiguous().view(INTEGERS[codes.element_size()])  # 0.0 and -0.0 are equal, and not the same answer
     if bool((codes == codes[0]).all()):
         return ALL_EQUAL
     _, code, counts = torch.unique(codes, return_inverse=True, return_counts=True)
@@ -228,8 +231,8 @@ class plainly:
 def _freeze(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_freeze(v) for v in value)
-    if isinstance(value, float) and math.isnan(value):
-        return _NAN
+    if isinstance(value, float) and (value == 0 or math.isnan(value)):
+        return _NAN if value else ("zero", math.copysign(1, value))
     if isinstance(value, complex) and value != value:
         return _NAN
     return value

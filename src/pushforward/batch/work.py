@@ -33,6 +33,7 @@ class First(int):
 
 
 FIRST = First(-(10**9))
+NUMBERS = (bool, int, float, complex)
 
 
 class Settings(NamedTuple):
@@ -191,7 +192,7 @@ class Call:
             if type(target) is Rows:
                 for i, lane in enumerate(lanes.tolist()):
                     target[lane].copy_(payload[i])
-            else:
+            elif not share_memory(payload, target):  # else it is a slice of it, where the numbers are already
                 target.index_copy_(0, lanes.to(target.device), payload)
 
     def note_split(self, sizes: list[int]) -> None:
@@ -221,6 +222,11 @@ class Call:
         """No more runs of the lanes of this first run."""
         if self.repeats is not None:
             self.repeats.end()
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two plain tensors look at one storage."""
+    return type(a) is Tensor and type(b) is Tensor and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def lanes_of(level: Any, size: int) -> Tensor:
@@ -281,7 +287,9 @@ def joined(call: Call, done: list[Done]) -> Any:
     """The results of all runs in lane order."""
     spec = done[0].spec
     for d in done[1:]:
-        if d.spec != spec:
+        if {spec, d.spec} == {None, tree.LEAF}:  # a tensor, and a number
+            spec = tree.LEAF
+        elif d.spec != spec:
             msg = (
                 f"vmap({name_of(call.func)}): the lanes returned different structures: lane "
                 f"{int(done[0].lanes[0])} returned "
@@ -304,19 +312,26 @@ def in_order(column: Any, counts: list[int], order: Tensor | None) -> Any:
 
     `order` says where each lane is among those of the runs, one after another; None: they are in order.
     """
-    if isinstance(column[0], Tensor):
-        if all([c.shape[1:] == column[0].shape[1:] for c in column]):
-            whole = torch.cat(column) if len(column) > 1 else column[0]
-            return whole if order is None else whole.index_select(0, order.to(whole.device))
-        rows = [row for c in column for row in c.unbind(0)]
-        return Ragged(rows if order is None else [rows[k] for k in order.tolist()])
-    if all(type(v) is type(column[0]) and v == column[0] for v in column):
+    tensors = [isinstance(c, Tensor) for c in column]
+    if all(tensors) and all([c.shape[1:] == column[0].shape[1:] for c in column]):
+        whole = torch.cat(column) if len(column) > 1 else column[0]
+        return whole if order is None else whole.index_select(0, order.to(whole.device))
+    if not any(tensors) and all(type(v) is type(column[0]) and v == column[0] for v in column):
         return column[0]
-    spread = [v for v, n in zip(column, counts, strict=True) for _ in range(n)]
+    spread = [v[k] if t else v for v, t, n in zip(column, tensors, counts, strict=True) for k in range(n)]
     values = spread if order is None else [spread[k] for k in order.tolist()]
-    if all(isinstance(v, (bool, int, float, complex)) for v in values):
-        return torch.tensor(values)
-    return values
+    if all([isinstance(v, Tensor) for v in values]):
+        return Ragged(values)
+    if not any(tensors):
+        return torch.tensor(values) if all([isinstance(v, NUMBERS) for v in values]) else values
+    if not all([isinstance(v, (Tensor, *NUMBERS)) for v in values]):
+        return values
+    like = next(c for c, t in zip(column, tensors, strict=True) if t)
+    dtype = like.dtype
+    for v in values:
+        dtype = torch.result_type(torch.empty((), dtype=dtype), v if not isinstance(v, Tensor) else torch.empty((), dtype=v.dtype))
+    values = [v.to(dtype) if isinstance(v, Tensor) else torch.tensor(v, dtype=dtype, device=like.device) for v in values]
+    return torch.stack(values) if all([v.shape == values[0].shape for v in values]) else Ragged(values)
 
 
 def taken_out(level: BatchLevel, o: Any) -> tuple[Any, bool | None]:

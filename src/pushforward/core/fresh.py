@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 
+from . import tree
 from .errors import TransformError
 from .level import THREAD, Level
 from .torch_private import NoFunction, mode_count, no_modes, top_mode
@@ -65,6 +67,20 @@ def stopped(x: Tensor) -> Tensor:
     if isinstance(x, Traced):
         return x._stopped()  # pyright: ignore[reportAttributeAccessIssue]
     return x.detach() if x.requires_grad else x
+
+
+class recording_possible(contextlib.ExitStack):
+    """Inference mode off, where it is on: nothing is recorded in it, so that every gradient would be zero."""
+
+    def __enter__(self) -> Any:
+        enabled = torch.is_grad_enabled()
+        self.enter_context(torch.inference_mode(False))
+        self.enter_context(torch.set_grad_enabled(enabled))
+        return self
+
+    def __call__(self, values: Any) -> Any:
+        """Arguments with copies of the tensors that can be saved for no backward pass."""
+        return tree.map_leaves(lambda x: x.clone() if isinstance(x, Tensor) and x.is_inference() else x, values)
 
 
 def give_back(given: Tensor, root: Tensor, keep: bool) -> None:

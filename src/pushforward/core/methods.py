@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .opaque import opaque
 from .torch_private import function_mode_on, functions_on
 
 Tensor = torch.Tensor
@@ -24,9 +25,10 @@ SWAPPED = {
 
 def own_code(function: Any) -> Any:
     """A function with a copy of its code: the interpreter adapts code to what it calls, and each operator calls another."""
-    return types.FunctionType(
+    made = types.FunctionType(
         function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
+    return opaque(made)
 
 
 def method(short: Short, original: Any) -> Any:

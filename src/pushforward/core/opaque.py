@@ -12,14 +12,21 @@ from typing import Any, TypeVar
 from .torch_private import SKIP_RECURSIVELY, set_code_exec_strategy
 
 F = TypeVar("F", bound=Callable[..., Any])
-_DONE: set[Any] = set()
+_DONE: set[int] = set()  # identities: equal code is not the same code
 
 
 def opaque(function: F) -> F:
     """Mark a function as one that `torch.compile` calls and does not look into; calls cost nothing more for it."""
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    code = function.__code__
+    code = id(function.__code__)
     if code not in _DONE:
         _DONE.add(code)
-        set_code_exec_strategy(code, SKIP_RECURSIVELY)
+        return made_opaque(function)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
+
+
+def made_opaque(function: F) -> F:
+    """As `opaque`, for a function whose code does not live as long as the process."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    set_code_exec_strategy(function.__code__, SKIP_RECURSIVELY)
     return function

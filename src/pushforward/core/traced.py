@@ -15,6 +15,7 @@ import torch
 
 from .cell import Cell, Path
 from .errors import REFUSALS, EscapedValueError
+from .opaque import opaque
 from .torch_private import NoFunction, make_wrapper, set_conj, set_neg, tree_leaves
 
 # What the Python API calls mean for traced values: filled by the interpreters and by `ops.api`.
@@ -85,6 +86,7 @@ class Traced(torch.Tensor):
     _named: ClassVar[dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]] = {}  # those that take keywords
 
     @classmethod
+    @opaque
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fast = cls._fast.get(func)
         if fast is not None and not kwargs:

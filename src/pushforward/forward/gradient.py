@@ -16,9 +16,12 @@ from typing import Any
 
 import torch
 
+from ..batch.gradient import looks_at
 from ..core import tree
 from ..core.dead import reach_outside
+from ..core.errors import REFUSALS
 from ..core.level import THREAD
+from ..core.source import code_of
 from ..core.torch_private import NoDispatch, NoFunction, autocast_on, pop_mode, push_mode
 from ..core.traced import NeedsGraph
 from ..core.untaken import run_backward
@@ -32,7 +35,7 @@ _GIVEN_UP: set[Any] = set()
 def payload_level(func: Any, leaves: list[Any]) -> Any:
     """The level whose payloads can be differentiated instead of its values, or None."""
     levels = THREAD.levels
-    if len(levels) != 1 or type(levels[0]) is not DualLevel or getattr(func, "__code__", None) in _GIVEN_UP:
+    if len(levels) != 1 or type(levels[0]) is not DualLevel or code_of(func) in _GIVEN_UP:
         return None
     level = levels[0]
     if level.open_graph or level.suspended or not level.on_top() or not torch.is_grad_enabled() or autocast_on():
@@ -42,11 +45,13 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
             p, t = x._primal, x._tangent
             if x._level is not level or type(p) is not Tensor or not (t is None or type(t) is Tensor):
                 return None
+            if t is not None and t.is_inference():
+                return None
         elif type(x) in _PLAIN and x.layout is torch.strided:
             p = x
         else:
             return None
-        if p.is_complex() or p.is_neg():
+        if p.is_complex() or p.is_neg() or p.is_inference():
             return None
     return level
 
@@ -65,7 +70,11 @@ def gradient(
     saw_grad, level.saw_grad = level.saw_grad, False
     level.payload_graphs += 1
     try:
+        refused = REFUSALS.count
         result, aux = call([wrap(level, p, t) for p, (_, t) in zip(inner, pairs, strict=True)])
+        beside = [a._primal for a in tree.flat(aux)[0] if type(a) is Dual]
+        if REFUSALS.count != refused or looks_at(inner, beside) or Constant in map(type, beside):
+            raise NeedsGraph(level)
         with NoFunction():
             y = check(result)
             value, moved = (y._primal, y._tangent) if type(y) is Dual and y._level is level else (y, None)
@@ -74,8 +83,6 @@ def gradient(
             if type(value) is not Tensor or not (moved is None or type(moved) is Tensor):
                 raise NeedsGraph(level)
             moved = moved if moved is not None and moved.requires_grad else None
-            if any(type(a) is Dual and type(a._primal) is Constant for a in tree.flat(aux)[0]):
-                raise NeedsGraph(level)
             known: list[bool] = []
             ends = [value] if moved is None else [value, moved]
             keep = connected or reach_outside(ends, inner, known)
@@ -118,6 +125,6 @@ def released(level: Any, value: Any) -> Any:
 
 def give_up(func: Any) -> None:
     """Remember that a function needs its graph."""
-    code = getattr(func, "__code__", None)
+    code = code_of(func)
     if code is not None:
         _GIVEN_UP.add(code)

@@ -10,7 +10,7 @@ import torch
 from ..core import tree
 from ..core.dead import reach_outside, selects
 from ..core.errors import ArgumentError
-from ..core.fresh import give_back, released, stopped, variable
+from ..core.fresh import give_back, recording_possible, released, stopped, variable
 from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
@@ -276,6 +276,9 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
 
 def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: bool) -> tuple[Any, Callable[..., Any]]:
     """As `linearize`; `watch`: whether user code in the reverse pass is looked at."""
+    if torch.is_inference_mode_enabled():
+        with recording_possible() as copied:
+            return linearized(func, copied(primals), watch=watch)
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
     stop = not torch.is_grad_enabled()

@@ -7,8 +7,6 @@ pass runs over plain tensors.
 
 from __future__ import annotations
 
-import functools
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +20,7 @@ from ..core import tree
 from ..core.errors import REFUSALS
 from ..core.journal import attempt
 from ..core.level import THREAD
+from ..core.source import code_of
 from ..core.torch_private import mode_count
 from ..core.traced import NeedsGraph, TooLarge, give_up_if_caught
 from ..reverse import grad, grad_and_value, vjp
@@ -116,26 +115,6 @@ def rows_of_outputs(outs: list[Tensor], total: int) -> list[Tensor]:
     if sum([o[0].numel() for o in outs]) != total or not all([o.is_floating_point() for o in outs]):
         raise TooLarge
     return basis([o[0] for o in outs], 0, total)
-
-
-def code_of(func: Any) -> Any:
-    """What tells a function from others, without keeping what it holds: its code, or that of its class."""
-    codes: list[Any] = []
-    while len(codes) < 8:  # what `functools.wraps` made shares its code with all that the same decorator made
-        while isinstance(func, functools.partial):
-            func = func.func
-        codes.append(getattr(func, "__code__", None) or of_class(func))
-        func = getattr(func, "__wrapped__", None)
-        if func is None:
-            break
-    return codes[0] if len(codes) == 1 else tuple(codes)
-
-
-def of_class(func: Any) -> Any:
-    """What tells an object that can be called from others."""
-    if isinstance(func, types.BuiltinFunctionType):
-        return func
-    return getattr(getattr(type(func), "forward", None), "__code__", type(func))
 
 
 def hessian_of_copies(

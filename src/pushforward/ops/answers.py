@@ -21,7 +21,8 @@ Tensor = torch.Tensor
 def batch_item(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Any:
     """The answer of the largest group of lanes."""
     del op, mapped, kwargs
-    return level.agree(args[0])
+    x = args[0]
+    return level.agree(x if x.dim() == 1 else x.reshape(level.size))
 
 
 def tangent_item(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -112,6 +112,13 @@ def batch_add_product(op: Any, level: Any, args: list[Any], mapped: Any, kwargs:
     if x.dim() - int(mapped[0]) > out.dim() - 1:
         msg = f"{op.name()}: expected at most {out.dim() - 1} dimensions of what is added to, got {x.dim() - int(mapped[0])}"
         raise RuntimeError(msg)
+    lane = x.shape[1:] if mapped[0] else x.shape
+    if any(n not in (1, m) for n, m in zip(reversed(lane), reversed(out.shape[1:]), strict=False)):
+        msg = f"{op.name()}: the expanded size of what is added to, {list(lane)}, does not match the product's, {list(out.shape[1:])}"
+        raise RuntimeError(msg)
+    if x.dtype is not out.dtype and name != "addr":
+        msg = f"{op.name()}: what is added to has dtype {x.dtype}, the product {out.dtype}; they must be the same"
+        raise RuntimeError(msg)
     if mapped[0]:
         x = x.reshape(level.size, *[1] * (out.dim() - x.dim()), *x.shape[1:])
     return (x if beta == 1 else x * beta) + out

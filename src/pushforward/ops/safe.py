@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.carry import CARRIED
 from ..core.errors import ArgumentWriteError
 from ..core.level import THREAD
+from ..core.opaque import opaque
 from ..core.source import line_of
 from ..core.torch_private import EnableFunction, function_modes
 from ..core.traced import SPECIAL
@@ -99,6 +100,7 @@ def nesting_of(then: tuple[int, int]) -> Iterator[None]:
 class SafeMode(TorchFunctionMode):
     """Replaces functions while reverse differentiations are nested."""
 
+    @opaque
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}

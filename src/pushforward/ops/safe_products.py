@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..core.level import THREAD
-from ..core.traced import SPECIAL
+from ..core.traced import SPECIAL, Traced
 from .safe import SAFE
 from .scan import log_sum
 
@@ -66,6 +66,15 @@ def with_dtype(x: Tensor, dtype: torch.dtype | None) -> Tensor:
     return x if x.is_floating_point() or x.is_complex() else x.long()
 
 
+def recorded(x: Any) -> bool:
+    """Whether autograd records what is done with a value, or with the value of any level below it."""
+    while isinstance(x, Traced):
+        if x.requires_grad:
+            return True
+        x = x._below()
+    return x.requires_grad
+
+
 def nested(replacement: Callable[..., Tensor]) -> Callable[..., Any]:
     """The replacement for traced values, where two differentiations are nested and reverse mode records this one."""
 
@@ -75,7 +84,7 @@ def nested(replacement: Callable[..., Tensor]) -> Callable[..., Any]:
         if (
             THREAD.order < 2
             or x is None
-            or not x.requires_grad
+            or not recorded(x)
             or not torch.is_grad_enabled()
             or "out" in (kwargs or {})
         ):

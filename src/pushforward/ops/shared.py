@@ -40,6 +40,8 @@ class SharedMatmul(torch.autograd.Function):
         """A shared product by the first factor, a product for each lane by the second."""
         a, w = ctx.saved_tensors
         (g,) = grads
+        if a.is_complex():
+            a, w = a.conj(), w.conj()
         by_a = shared_matmul(g, w.transpose(1, 2)) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return by_a, None

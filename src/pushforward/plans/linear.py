@@ -27,6 +27,7 @@ import torch
 
 from ..core import carry
 from ..core.level import THREAD
+from ..core.opaque import made_opaque
 from ..core.torch_private import (
     TorchDispatchMode,
     autocast_on,
@@ -225,9 +226,12 @@ class Pushes:
 
     def recorded(self, key: Any, directions: list[Tensor]) -> Any:
         """One walk, with the recording on; its program is kept if it is right."""
+        if not all([bool(d.any()) for d in directions]):
+            return None  # of zeros nothing can be learnt
         self.programs[key] = False
         if sys.getprofile() is not None or torch.is_anomaly_enabled():
             return None
+        directions = [d.view_as(d) for d in directions]  # a tensor that the graph has saved too is known as a constant
         recording = Recording(tuple(directions))
         moved = walk(self.outputs, self.seeds, directions, recording)
         if not recording.good:
@@ -312,7 +316,7 @@ def written(recording: Recording, moved: Any) -> Callable[[list[Tensor]], list[T
     body = "".join(f"    {text}\n" for text in freed(lines, " ".join([result, *space])))
     text = f"def push(directions):\n    [{taken}] = directions\n{body}    return {result}\n"
     exec(text, space)
-    push = space["push"]
+    push = made_opaque(space.pop("push"))  # or its own namespace would keep it, and its tensors, until cycles are collected
     push.versions, push.text = recording.versions, text
     return push
 

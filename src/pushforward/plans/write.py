@@ -27,6 +27,7 @@ import torch
 from ..batch.level import Batched
 from ..core.cell import Cell
 from ..core.level import THREAD
+from ..core.opaque import made_opaque
 from ..core.torch_private import (
     NoDispatch,
     NoFunction,
@@ -252,7 +253,7 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     body = f"    guard = NoDispatch()\n    try:\n{lines}    finally:\n        del guard\n" if operators else ""
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
     exec(text + f"    return {result}\n", writer.space)
-    plan = writer.space["plan"]
+    plan = made_opaque(writer.space["plan"])
     plan.largest, plan.hidden = recorder.largest, recorder.hidden
     return plan
 
