@@ -73,9 +73,9 @@ def replays(monkeypatch):
         counts["replayed"] += out is not None and counts["recorded"] == before
         return out
 
-    def recorded(self, *args):
+    def recorded(self, *args, **kwargs):
         counts["recorded"] += 1
-        return record(self, *args)
+        return record(self, *args, **kwargs)
 
     monkeypatch.setattr(linear.Pushes, "__call__", counted)
     monkeypatch.setattr(linear.Pushes, "recorded", recorded)

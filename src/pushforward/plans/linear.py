@@ -3,10 +3,11 @@
 The graph is that of the reverse pass, differentiated by its seeds (twice transposed, so forward again). Walking it computes
 again in every call what does not depend on the direction, and more: torch's formula for a convolution gives gradients that
 nobody asked for. A recording shows which operators lead from the directions to the outputs. What they need besides is
-computed once and kept, at most as much as the graph itself keeps; all else is left out.
+computed once and kept, if it is little; all else is left out.
 
     def push(directions):
         [a0] = directions
+        directions.clear()       # who calls holds them no longer than they are needed
         b2 = k4(a0, k5)          # a0 · cos(x)
         del a0
         return [b2]
@@ -18,6 +19,7 @@ and nothing is believed that does not give twice the numbers for twice the direc
 from __future__ import annotations
 
 import math
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -44,8 +46,9 @@ from .write import SMALL, direct, freed
 Tensor = torch.Tensor
 LONGEST = 4096  # operators in a recording
 WORTH = 1 << 14  # numbers in a value from which the first walk is recorded: it takes longer than the recording
-ROOM = 1 << 20  # bytes that a program may keep in any case
+ROOM = 1 << 18  # bytes of slopes that a program may keep
 MOST = 4  # recordings of one function, by layouts of directions
+VARIABLE = re.compile(r"\b[ab]\d+\b")
 UNREPEATABLE = frozenset({"_local_scalar_dense", "_efficientzerotensor", "set_", "resize_", "as_strided_"})
 OWN_CODE = (__file__, carry.__file__, library_folder)  # what runs in a walk without the user's doing
 
@@ -217,27 +220,33 @@ class Pushes:
             self.programs[key] = True
             if not large(self.outputs):
                 return None
-        if program is None or program is True:
-            return self.recorded(key, directions)
-        for x, version in program.versions:
-            if x._version != version:
-                return None  # the engine says what is wrong
+            return self.recorded(key, directions, at_once=False)
+        if program is True:
+            return self.recorded(key, directions, at_once=True)
+        if any([x._version != version for x, version in program.versions]):
+            return None  # the engine says what is wrong
+        if type(program) is Doubted:
+            return self.believed(key, program, directions)
         return program(directions)
 
-    def recorded(self, key: Any, directions: list[Tensor]) -> Any:
-        """One walk, with the recording on; its program is kept if it is right."""
+    def recorded(self, key: Any, directions: list[Tensor], *, at_once: bool) -> Any:
+        """One walk, with the recording on; its program is kept if it is right, which the next call may find out."""
         if not all([bool(d.any()) for d in directions]):
             return None  # of zeros nothing can be learnt
         self.programs[key] = False
         if sys.getprofile() is not None or torch.is_anomaly_enabled():
             return None
-        directions = [d.view_as(d) for d in directions]  # a tensor that the graph has saved too is known as a constant
+        given, directions = directions, [d.view_as(d) for d in directions]  # what the graph has saved too is a constant
         recording = Recording(tuple(directions))
         moved = walk(self.outputs, self.seeds, directions, recording)
         if not recording.good:
             return moved
         try:
-            program = written(recording, moved)
+            ends = [None if m is None else recording.of(m) for m in moved]
+            if not at_once and len(moved) == 1 and is_large(moved[0]):
+                self.programs[key] = Doubted(recording, ends, given, fingerprint(moved[0]))
+                return moved
+            program = written(recording, ends)
             doubled = program([d + d for d in directions])
         except (Unrecorded, RuntimeError, IndexError):
             return moved
@@ -251,6 +260,44 @@ class Pushes:
         if right:
             self.programs[key] = program
         return moved
+
+    def believed(self, key: Any, doubted: Doubted, directions: list[Tensor]) -> Any:
+        """The second call on large tensors: the program is tried on the first one's direction, then used."""
+        if any([d._version != version for d, version in doubted.given]):
+            return self.recorded(key, directions, at_once=True)
+        self.programs[key] = False
+        with torch.no_grad():
+            try:
+                program = written(doubted.recording, doubted.ends)
+                (twice,) = program([d + d for d, _ in doubted.given])
+            except (Unrecorded, RuntimeError, IndexError):
+                return None
+            if twice is None or fingerprint(twice.mul_(0.5)) != doubted.known:
+                return None
+            del twice
+        self.programs[key] = program
+        return program(directions)
+
+
+class Doubted:
+    """A recording of a walk over large tensors, of which the result is known by its fingerprint only: no two are in memory at once."""
+
+    __slots__ = ("ends", "given", "known", "recording", "versions")
+
+    def __init__(self, recording: Recording, ends: list[Any], given: list[Tensor], known: Any) -> None:
+        self.recording, self.ends, self.known, self.versions = recording, ends, known, recording.versions
+        self.given = [(d, d._version) for d in given]
+
+
+def is_large(x: Any) -> bool:
+    """Whether a result is large, and its numbers lie one after another."""
+    return x is not None and x.numel() >= WORTH and x.is_contiguous()
+
+
+def fingerprint(x: Tensor) -> tuple[Any, ...]:
+    """The layout of a tensor and three sums over its numbers, for which no other tensor is made."""
+    flat = x.detach().view(-1)
+    return x.shape, x.stride(), x.dtype, *[s.item() for s in (flat.sum(), flat[::3].sum(), torch.dot(flat, flat))]
 
 
 def large(outputs: Any) -> bool:
@@ -300,10 +347,9 @@ def walk(outputs: Any, seeds: Any, directions: list[Tensor], recording: Recordin
         pop_mode(None)
 
 
-def written(recording: Recording, moved: Any) -> Callable[[list[Tensor]], list[Tensor | None]]:
+def written(recording: Recording, ends: list[Any]) -> Callable[[list[Tensor]], list[Tensor | None]]:
     """The function of the directions that a recording stands for."""
     steps = recording.steps
-    ends = [None if m is None else recording.of(m) for m in moved]
     if any(end is not None and end in recording.constants for end in ends):
         raise Unrecorded
     space: dict[str, Any] = dict(recording.constants)
@@ -313,8 +359,8 @@ def written(recording: Recording, moved: Any) -> Callable[[list[Tensor]], list[T
     lines = [line(step, space, recording.largest) for step in steps]  # what is kept stays in `space`, and is not let go
     result = f"[{', '.join(map(str, ends))}]"
     taken = ", ".join(f"a{k}" for k in range(recording.count))
-    body = "".join(f"    {text}\n" for text in freed(lines, " ".join([result, *space])))
-    text = f"def push(directions):\n    [{taken}] = directions\n{body}    return {result}\n"
+    body = "".join(f"    {text}\n" for text in freed(lines, " ".join([result, *space]), VARIABLE))
+    text = f"def push(directions):\n    [{taken}] = directions\n    directions.clear()\n{body}    return {result}\n"
     exec(text, space)
     push = made_opaque(space.pop("push"))  # or its own namespace would keep it, and its tensors, until cycles are collected
     push.versions, push.text = recording.versions, text
@@ -333,8 +379,7 @@ def needed(steps: list[Step], ends: list[str | None]) -> list[Step]:
 
 
 def folded(steps: list[Step], space: dict[str, Any]) -> list[Step]:
-    """The steps that are left when what does not depend on the directions is computed now, as far as there is room for it."""
-    room = sum(x.nbytes for x in space.values())
+    """The steps that are left when what does not depend on the directions is computed now, if there is room for it."""
     varying: set[str] = set()
     for step in steps:
         if any(name in varying or name[0] == "a" for name in step.read()):
@@ -350,7 +395,7 @@ def folded(steps: list[Step], space: dict[str, Any]) -> list[Step]:
                 if name
             )
     new = [name for name in values if name in used and name not in space]
-    if sum(values[name].nbytes for name in new) > max(room, ROOM):
+    if sum(values[name].nbytes for name in new) > ROOM:
         return steps
     space.update((name, values[name]) for name in new)
     return [step for step in steps if not varying.isdisjoint(step.results())]

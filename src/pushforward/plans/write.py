@@ -225,12 +225,12 @@ def agree(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def freed(operators: list[str], later: str) -> list[str]:
+def freed(operators: list[str], later: str, variable: re.Pattern[str] = _VARIABLE) -> list[str]:
     """The lines of operators, with what none of the following lines needs let go, as the long way does."""
-    kept = set(_VARIABLE.findall(later))
+    kept = set(variable.findall(later))
     lines: list[str] = []
     for line in reversed(operators):
-        unused = [name for name in dict.fromkeys(_VARIABLE.findall(line)) if name not in kept]
+        unused = [name for name in dict.fromkeys(variable.findall(line)) if name not in kept]
         if unused:
             lines.append(f"del {', '.join(unused)}")
         kept.update(unused)
