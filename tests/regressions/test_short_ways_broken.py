@@ -236,3 +236,11 @@ def test_compiled_functions_inside_transforms_that_begin_again():
     assert torch.ones(2, requires_grad=True).sin().requires_grad
     torch.testing.assert_close(pf.hessian(compiled)(x), torch.diag(6 * x))
     torch.testing.assert_close(pf.linearize(compiled, x)[1](v), (3 * x**2 * v).sum())
+
+
+def test_complex_zeros_under_reverse_over_forward():
+    x, v = normal(3, dtype=C), normal(3, dtype=C)
+    f = lambda x: torch.zero_(x * 1) + x
+    by_x, by_v = pf.vjp(lambda x, v: pf.jvp(f, (x,), (v,))[1], x, v)[1](v)
+    assert torch.equal(by_x, torch.zeros_like(x))
+    assert torch.equal(by_v, v)

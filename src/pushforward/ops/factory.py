@@ -12,10 +12,17 @@ from .table import row
 
 Tensor = torch.Tensor
 
+
+def zeroed(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Tensor, None]:
+    """Zeros, which depend on nothing; torch's functional operator has no reverse formula for complex ones."""
+    del op, level, tangents, kwargs
+    return torch.zeros_like(primals[0]), None
+
+
 row("zeros_like ones_like full_like empty_like", Factory(), batch=batch_copied)
 row("new_zeros new_ones new_full new_empty new_empty_strided", Factory())
 row("zeros ones full empty empty_strided arange linspace logspace eye scalar_tensor tril_indices triu_indices", Constant())
-row("zero", Elementwise(()))
+row("zero", Elementwise(()), tangent=zeroed)
 
 
 def batch_copy(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
