@@ -156,9 +156,8 @@ def leave_saved(level: Any, target: Any) -> None:
     They save tangents too; one that the cell does not own is replaced anyway. The caller's own tensor is written into, as it must.
     """
     cell = target._cell
-    if cell is None:
-        if target._primal.requires_grad:
-            target._primal, target._meta, target._form = target._primal.clone(), None, None
+    if cell is None:  # no view looks at it, and the caller has no hold of it
+        target._primal, target._meta, target._form = target._primal.clone(), None, None
         return
     root, tangent = cell.root
     if root.requires_grad or level.input_of(target) is None:
