@@ -307,3 +307,62 @@ sample(
     n(1, 1, 2, 3, 4),
     GRID3,
 )
+
+sample("affine_grid_generator", lambda t: aten.affine_grid_generator(t, [2, 1, 3, 2], False), n(2, 2, 3))
+
+# -- fake quantisation: constant between steps, so that differences see nothing; the straight-through derivatives are in tests/ops --
+
+BYTES = (0, 63)
+sample(
+    "fake_quantize_per_tensor_affine_cachemask",
+    lambda x: aten.fake_quantize_per_tensor_affine_cachemask(x, 0.07, 3, *BYTES),
+    n(2, 3),
+    values_only=True,
+)
+sample(
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    lambda x, s, z, on: aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(x, s.float(), z, on, *BYTES),
+    n(2, 3),
+    p(1, low=0.05, high=0.1, fixed=True),
+    i(7),
+    i(1),
+    values_only=True,
+)
+sample(
+    "fake_quantize_per_channel_affine_cachemask",
+    lambda x, s, z: aten.fake_quantize_per_channel_affine_cachemask(x, s.float(), z.int(), 1, *BYTES),
+    n(2, 3),
+    p(3, low=0.05, high=0.1, fixed=True),
+    i(7, 3, 9),
+    values_only=True,
+)
+LEARNABLE = (n(2, 3), p(1, low=0.05, high=0.1), p(1, low=2, high=8))
+LEARNABLE_CHANNELS = (n(2, 3), p(3, low=0.05, high=0.1), p(3, low=2, high=8))
+sample(
+    "_fake_quantize_learnable_per_tensor_affine",
+    lambda x, s, z: aten._fake_quantize_learnable_per_tensor_affine(x, s.float(), z.float(), *BYTES, 0.5),
+    *LEARNABLE,
+    values_only=True,
+)
+sample(
+    "_fake_quantize_learnable_per_channel_affine",
+    lambda x, s, z: aten._fake_quantize_learnable_per_channel_affine(x, s.float(), z.float(), 1, *BYTES, 0.5),
+    *LEARNABLE_CHANNELS,
+    values_only=True,
+)
+sample(
+    "_fake_quantize_learnable_per_tensor_affine_backward",
+    lambda g, *a: aten._fake_quantize_learnable_per_tensor_affine_backward(g.float(), *(t.float() for t in a), *BYTES, 0.5),
+    n(2, 3),
+    *LEARNABLE,
+    values_only=True,
+)
+sample(
+    "_fake_quantize_learnable_per_channel_affine_backward",
+    lambda g, *a: aten._fake_quantize_learnable_per_channel_affine_backward(
+        g.float(), *(t.float() for t in a), 1, *BYTES, 0.5
+    ),
+    n(2, 3),
+    *LEARNABLE_CHANNELS,
+    values_only=True,
+)

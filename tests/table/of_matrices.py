@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.table.samples import aten, each, sample, without
-from tests.table.values import b, c, i, n, p, positive_definite, well_conditioned
+from tests.table.values import apart, b, c, i, n, p, positive_definite, well_conditioned
 
 functional, linalg = torch.nn.functional, torch.linalg
 ALL = [True, True, True]
@@ -196,3 +196,39 @@ sample(
     n(1, 2, 3),
     b([1, 0], [1, 1]),
 )
+
+# -- weight norm, time-batch-channels, bytes and groups ---------------------------------------------------------------------
+
+sample(
+    "_weight_norm_interface",
+    lambda v, g: (torch._weight_norm(v, g, 0), torch._weight_norm(v.mT, g.mT, 1)),
+    n(3, 4),
+    n(3, 1),
+)
+sample(
+    "_weight_norm_interface_backward",
+    lambda w, v, g: aten._weight_norm_interface_backward(w, v, g, v.norm(dim=1, keepdim=True), 0),
+    n(3, 4),
+    n(3, 4),
+    n(3, 1),
+)
+sample("conv_tbc", lambda x, w, a: aten.conv_tbc(x, w, a, 1), n(4, 2, 3), n(2, 3, 2), n(2))
+sample(
+    "_int_mm",
+    lambda x, y: aten._int_mm(x.to(torch.int8), y.to(torch.int8)).double(),
+    n(17, 8),
+    n(8, 8),
+    values_only=True,
+)
+sample(
+    "_grouped_mm", lambda a, b: aten._grouped_mm(a.float(), b.float()).double(), n(2, 4, 8), n(2, 8, 4), values_only=True
+)
+sample(
+    "linalg__powsum",
+    lambda x: aten.linalg__powsum(x, 3.5, [1]) + aten.linalg__powsum(x, 2) + aten.linalg__powsum(x, 0),
+    n(2, 3),
+)
+sample("_foreach_powsum", lambda x, y: aten._foreach_powsum([x, y], 3), n(2, 3), n(2))
+sample("_add_relu", lambda x, y: aten._add_relu(x, y, alpha=0.5), apart(2, 3), n(2, 3, fixed=True))
+sample("_aminmax", lambda x: (*aten._aminmax(x), *aten._aminmax.dim(x, 1)), apart(2, 3))
+sample("embedding_renorm", lambda w, k: aten.embedding_renorm(w, k, 1.0, 2.0), n(4, 3), i(2, 0, 2), values_only=True)

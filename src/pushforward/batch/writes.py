@@ -34,6 +34,10 @@ def write(
     """Run a writing operator and return what torch returns: the written tensors themselves."""
     from .level import Batched
 
+    unrecorded = e.rule("unrecorded")
+    if unrecorded is not None and is_grad_enabled():  # the row says that autograd does not see this write
+        with unrecorded():
+            return write(level, e, func, args, kwargs, values, flags, plain, mapped)
     THREAD.unrepeatable += 1
     targets = flattened([args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs])
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
@@ -68,12 +72,22 @@ def write(
             plain = {k: a._payload if isinstance(a, Batched) and a._level is level else a for k, a in kwargs.items()}
         out = func(*values, **plain)
         return returned(func, targets) if returns_written(func) else as_uniform(level, out)
+    together = e.rule("together")
+    if together is not None and all(not own or one_seen_by_all(level, t) for own, t in zip(ours, targets, strict=True)):
+        values = [v[0] if k in e.writes and flags[k] else v for k, v in enumerate(values)]
+        func(*together(values, flags), **plain)  # the row says how lanes write the same into what they share
+        return returned(func, targets)
     for target, own in zip(targets, ours, strict=True):
         if isinstance(target, Tensor) and not own:
             raise level.captured(func.name(), described(target))
     values = kept_for_reverse(e, targets, values)
     out, out_mapped = functional_result(level, e, func, values, flags, plain)
     return stored(level, e, func, targets, out, out_mapped)
+
+
+def one_seen_by_all(level: Any, target: Any) -> bool:
+    """Whether a mapped value is one tensor spread over the lanes, as for a gradient per lane of what they share."""
+    return bool(target._mapped and level.size and target._payload.stride(0) == 0)
 
 
 def root_of(target: Any) -> Tensor:
@@ -183,7 +197,11 @@ def store(level: Any, target: Any, result: Tensor | None, mapped: bool, *, fresh
     if not isinstance(target, Tensor) or result is None:  # pyright: ignore[reportAttributeAccessIssue]
         return
     if mapped and not target._mapped:  # pyright: ignore[reportAttributeAccessIssue]
-        level.promote(target)
+        if root_of(target).requires_grad:  # its history stays, though what is written has none
+            with autograd_on(), torch.enable_grad():
+                level.promote(target)
+        else:
+            level.promote(target)
     elif is_grad_enabled() and result.requires_grad and not target._payload.requires_grad:  # pyright: ignore[reportAttributeAccessIssue]
         track(level, target)  # pyright: ignore[reportAttributeAccessIssue]
     if depth_of(result) > depth_of(target._payload):

@@ -23,6 +23,10 @@ def write(
     """Run a writing operator on primals, and write the tangents it gives."""
     from .level import Dual, wrap
 
+    unrecorded = e.rule("unrecorded")
+    if unrecorded is not None and is_grad_enabled():  # the row says that no derivative sees this write
+        with unrecorded():
+            return write(level, e, func, args, kwargs, primals, tangents, plain, moving)
     THREAD.unrepeatable += 1
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)

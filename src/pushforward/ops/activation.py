@@ -13,7 +13,7 @@ import torch
 
 from ..core.fresh import stopped
 from .elementwise import elu_factor, gelu_factor, logit_factor, mish_factor, silu_factor
-from .kinds import AlongDim, Elementwise, Random
+from .kinds import AlongDim, Decomposed, Elementwise, Random
 from .lanes import as_it_is
 from .table import row
 
@@ -226,3 +226,11 @@ row(
     tangent=rrelu_tangent,
     draws=rrelu_draws,
 )
+
+
+def add_relu(x: Tensor, y: Any, alpha: Any = 1) -> Tensor:
+    """The positive part of a sum."""
+    return torch.add(x, y, alpha=alpha).relu()
+
+
+row("_add_relu", Decomposed(add_relu))

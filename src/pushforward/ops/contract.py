@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from .kinds import Bilinear, Decomposed
+from .kinds import Bilinear, Constant, Decomposed
+from .lanes import all_in_front, merged, merged_at, parted, parted_at, some_lanes
 from .shared import is_shared, shared_matmul
 from .table import row
 
@@ -170,3 +171,45 @@ row("bmm", Bilinear(), batch=batch_bmm)
 row("mv", Bilinear(), batch=batch_mv)
 row("dot vdot", Bilinear(), batch=batch_dot)
 row("addmm addmv baddbmm addr addbmm", Bilinear(factors=(1, 2), plus=0), batch=batch_add_product)
+
+
+@some_lanes
+def batch_int_mm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """A product of bytes in int32: the lanes of one side are more rows, or columns; those of both are products of their own."""
+    check_ranks(op, args, mapped, 2, 2)
+    (a, b), size = args, level.size
+    if not mapped[1]:
+        return op(merged(a), b, **kwargs).reshape(size, -1, b.shape[1])
+    if not mapped[0]:
+        return parted_at(op(a, merged_at(b, 1), **kwargs), 1, size)
+    return torch.stack([op(x, y, **kwargs) for x, y in zip(a.unbind(0), b.unbind(0), strict=True)])
+
+
+@some_lanes
+def batch_grouped_mm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Products of groups: the groups of all lanes are more groups; where offsets part the rows, a call for each lane."""
+    a, b, *rest = all_in_front(args, mapped, level.size)
+    named = getattr(mapped, "keywords", ())
+    if a.dim() == b.dim() == 4 and not any(isinstance(r, Tensor) for r in (*rest, *kwargs.values())):
+        return parted(op(merged(a), merged(b), *rest, **kwargs), level.size, a.shape[1])
+    made = []
+    for k in range(level.size):
+        lane = [r[k] if isinstance(r, Tensor) else r for r in (a, b, *rest)]
+        made.append(op(*lane, **{n: v[k] if n in named else v for n, v in kwargs.items()}))
+    return torch.stack(made)
+
+
+def grouped_mm_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Linear in each factor; torch refuses a bias so far."""
+    del level
+    parts = []
+    for k in (0, 1):
+        if tangents[k] is not None:
+            parts.append(op(*[tangents[k] if j == k else p for j, p in enumerate(primals)], **kwargs))
+    return op(*primals, **kwargs), parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+row("_int_mm", Constant(), batch=batch_int_mm)
+row("_grouped_mm", Bilinear(), batch=batch_grouped_mm, tangent=grouped_mm_tangent)

@@ -224,3 +224,18 @@ def mkldnn_convolution(
 
 
 row("mkldnn_convolution", Decomposed(mkldnn_convolution))
+
+
+def time_batch_channels(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """`[time, batch, channels]` with a weight `[width, in, out]`: conv1d on moved dimensions."""
+    out = torch.nn.functional.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return out.permute(2, 0, 1)
+
+
+def convolution_with_flags(x: Tensor, weight: Tensor, bias: Any, *options: Any) -> Tensor:
+    """A convolution that is told which libraries it may use."""
+    return torch.ops.aten.convolution(x, weight, bias, *options[:6])
+
+
+row("conv_tbc", Decomposed(time_batch_channels))
+row("_convolution", Decomposed(convolution_with_flags))

@@ -82,6 +82,38 @@ row("embedding", Linear(), batch=batch_embedding, tangent=embedding_tangent)
 row("embedding_dense_backward", Special(), batch=batch_embedding_backward, tangent=embedding_backward_tangent)
 
 
+# -- rows made shorter -------------------------------------------------------------------------------------------------
+
+
+def batch_renorm(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """A table for each lane, of which its own rows are made shorter."""
+    table = in_front(args[0], mapped[0], level.size)
+    own = in_own_table(args[1], mapped[1], level.size, table.shape[1])
+    return op(table.flatten(0, 1), own.flatten(), *args[2:], **kwargs).reshape(table.shape)
+
+
+def renorm_together(values: Any, flags: Any) -> list[Any]:
+    """One table for all lanes: a row that is short already stays as it is, so the rows of all lanes are shortened at once."""
+    del flags
+    return [values[0], values[1].flatten(), *values[2:]]
+
+
+def renorm_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """As in reverse mode, the shorter row is the parameter from then on: its tangent stays."""
+    del level
+    return op(*primals, **kwargs), tangents[0]
+
+
+row(
+    "embedding_renorm",
+    Special(),
+    batch=batch_renorm,
+    tangent=renorm_tangent,
+    together=renorm_together,
+    unrecorded=torch.no_grad,
+)
+
+
 # -- bags ------------------------------------------------------------------------------------------------------------
 
 

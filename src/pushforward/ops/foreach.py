@@ -52,6 +52,11 @@ def norm(x: Tensor, p: Any = 2, dtype: Any = None) -> Tensor:
     return torch.linalg.vector_norm(x, p, dtype=dtype)
 
 
+def powers(x: Tensor, p: Any = 2, dtype: Any = None) -> Tensor:
+    """The sum of powers of the size of one of them."""
+    return torch.ops.aten.linalg__powsum(x, p, dtype=dtype)
+
+
 def copied(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """The source in the sizes and dtype of the target."""
     del non_blocking
@@ -78,5 +83,6 @@ row("_foreach_addcdiv", Decomposed(with_factors(torch.div)))
 row("_foreach_mm", Decomposed(each(torch.mm)))
 row("_foreach_norm", Decomposed(each(norm)))
 row("_foreach_max", Decomposed(each(torch.max)))
+row("_foreach_powsum", Decomposed(each(powers)))
 row("_foreach_zero", Decomposed(each(torch.zeros_like)))
 row("_foreach_copy", Decomposed(each(copied)))

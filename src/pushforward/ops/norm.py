@@ -246,3 +246,34 @@ def group_norm_backward(
 
 row("native_group_norm", Special(), batch=batch_group_norm, tangent=group_norm_tangent)
 row("native_group_norm_backward", Special(), batch=batch_group_norm_backward, formula=group_norm_backward)
+
+
+# -- weight norm: w = v · g / ‖v‖, norms over all dimensions but one ----------------------------------------------------------
+
+
+def weight_norms(v: Tensor, dim: int) -> Tensor:
+    """‖v‖ over the other dimensions, which are kept."""
+    others = [k for k in range(v.dim()) if k != dim % v.dim()]
+    return torch.linalg.vector_norm(v, 2, others, keepdim=True) if others else v.abs()
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """The weight and the norms."""
+    norms = weight_norms(wide(v), dim)
+    return (wide(v) * (wide(g) / norms)).to(v.dtype), norms
+
+
+def weight_norm_backward(by_w: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The reverse formula, with norms that are functions of v."""
+    del norms
+    dtype = v.dtype
+    by_w, v, g = wide(by_w), wide(v), wide(g)
+    norms = weight_norms(v, dim)
+    others = [k for k in range(v.dim()) if k != dim % v.dim()]
+    along = (by_w * v).sum(others, keepdim=True) if others else by_w * v
+    by_v = (g / norms) * (by_w - v * (along / norms.square()))
+    return by_v.to(dtype), (along / norms).to(dtype)
+
+
+row("_weight_norm_interface", Special(), formula=weight_norm)
+row("_weight_norm_interface_backward", Special(), formula=weight_norm_backward)

@@ -65,6 +65,23 @@ def normal_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwarg
     return op(*primals, **kwargs), None
 
 
+def gamma_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """A gamma draw moves with its shape parameter at the rate at which its distribution function stays the same."""
+    del level
+    out = op(*primals, **kwargs)
+    return out, tangents[0] * torch.ops.aten._standard_gamma_grad(primals[0], out)
+
+
+def dirichlet_tangent(
+    op: Any, level: Any, primals: list[Any], tangents: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Each part moves with its own parameter, and all make room for that: dx = d − x Σ d, d = rate · tangent."""
+    del level
+    x, total = op(*primals, **kwargs), primals[0].sum(-1, keepdim=True)
+    moved = tangents[0] * torch.ops.aten._dirichlet_grad(x, primals[0], total.expand(x.shape))
+    return x, moved - x * moved.sum(-1, keepdim=True)
+
+
 row("rand randn randint", Random("size"))
 row("multinomial", Random("loop"), batch=draw_multinomial)
 row("randperm", Random("loop"), batch=draw_permutation)
@@ -75,7 +92,7 @@ row(
     "_fused_dropout",
     Random("elementwise"),
 )
-row("_standard_gamma", Random("elementwise", pathwise=True))
-row("_sample_dirichlet", Random("loop", pathwise=True), batch=draw_dirichlet)
+row("_standard_gamma", Random("elementwise", pathwise=True), tangent=gamma_tangent)
+row("_sample_dirichlet", Random("loop", pathwise=True), batch=draw_dirichlet, tangent=dirichlet_tangent)
 row("_standard_gamma_grad", Elementwise(), tangent=no_second)
 row("_dirichlet_grad", Special(), batch=batch_dirichlet_grad, tangent=no_second)

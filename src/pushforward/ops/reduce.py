@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .kinds import Decomposed, Reduction
+from .kinds import Decomposed, Reduction, Special
 from .products import product_tangent
 from .scan import widened
 from .sort import argument
@@ -204,3 +204,20 @@ row("trace", Decomposed(trace))
 row("all any argmax argmin count_nonzero hash_tensor", Reduction(), tangent=no_tangent)
 row("_is_all_true", Decomposed(lambda x: x.all()))
 row("_is_any_true", Decomposed(lambda x: x.any()))
+
+
+def power_sum(x: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Σ |x|^p; at p = 0 the number of elements that are not 0."""
+    size = (x if dtype is None else x.to(dtype)).abs()
+    powers = (size != 0).to(size.dtype) if p == 0 else size if p == 1 else size**p
+    return powers.sum(dim or None, keepdim)
+
+
+row("linalg__powsum", Special(), formula=power_sum)
+
+def smallest_and_largest(x: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """aminmax, as it was called before."""
+    return tuple(torch.aminmax(x, dim=dim, keepdim=keepdim))  # type: ignore[return-value]
+
+
+row("_aminmax", Decomposed(smallest_and_largest))

@@ -286,6 +286,12 @@ def bags(
     )
 
 
+@safe(torch._weight_norm)
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """v · g / ‖v‖: torch's second derivative takes the norms for constants."""
+    return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
 def ctc_of_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """The fused loss of traced values, reduced here: torch's reduction writes lengths into memory they do not have."""
     out = replaced_when_nested(func, args, kwargs)

@@ -12,7 +12,7 @@ import torch
 
 from .derived import pulled_back
 from .kinds import Linear, Special
-from .lanes import as_it_is, merged, over_samples
+from .lanes import as_it_is, merged, over_samples, parted, some_lanes
 from .pool import first_only
 from .table import row
 
@@ -56,6 +56,17 @@ def batch_channel_shuffle(op: Any, level: Any, args: list[Any], mapped: Any, kwa
 
 
 row("channel_shuffle native_channel_shuffle", Linear(), batch=batch_channel_shuffle, tangent=first_only)
+
+@some_lanes
+def batch_affine_grid(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> Tensor:
+    """The grid of `[N, …]` transformations: the lanes join N."""
+    theta, size, align_corners = args
+    del mapped
+    out = op(merged(theta), [level.size * size[0], *size[1:]], align_corners, **kwargs)
+    return parted(out, level.size, size[0])
+
+
+row("affine_grid_generator", Linear(), batch=batch_affine_grid)
 
 
 # -- sampling on a grid ----------------------------------------------------------------------------------------------
