@@ -7,6 +7,7 @@ the one of torch's reverse mode, so that both modes agree (relu' (0) = 0, abs' (
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -138,6 +139,11 @@ row("contiguous lift_fresh_copy", ElementwiseLinear())
 # -- two and more arguments ----------------------------------------------------------------------------------------
 
 
+def over(y: Any) -> Any:
+    """1 / y; of a number too, where Python would raise."""
+    return math.copysign(math.inf, y) if type(y) in (int, float) and y == 0 else 1 / y
+
+
 def scaled(sign: int) -> object:
     """d(x ± alpha y)/dy."""
     return lambda out, x, y, alpha=1: sign * alpha
@@ -146,7 +152,7 @@ def scaled(sign: int) -> object:
 row("add", Elementwise((lambda out, x, y, alpha=1: 1, scaled(1))))  # type: ignore[arg-type]
 row("sub", Elementwise((lambda out, x, y, alpha=1: 1, scaled(-1))))  # type: ignore[arg-type]
 row("rsub", Elementwise((lambda out, x, y, alpha=1: -alpha, lambda out, x, y, alpha=1: 1)))
-row("div.Tensor div.Scalar true_divide", Elementwise((lambda out, x, y: 1 / y, lambda out, x, y: -out / y)))
+row("div.Tensor div.Scalar true_divide", Elementwise((lambda out, x, y: over(y), lambda out, x, y: -out / y)))
 row(
     "pow",
     Elementwise((lambda out, x, p: pow_base(x, p), lambda out, x, p: pow_exponent(out, x, p))),
@@ -230,7 +236,7 @@ def mode_factor(x: object, y: object, mode: str | None, which: int) -> object:
     """The derivative of x / y, or 0 where the quotient is rounded."""
     if mode is not None:
         return 0
-    return 1 / y if which == 0 else -x / (y * y)  # type: ignore[operator]
+    return over(y) if which == 0 else -x / (y * y)  # type: ignore[operator]
 
 
 CONSTANT = Constant()
