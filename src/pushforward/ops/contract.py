@@ -204,10 +204,8 @@ def grouped_mm_tangent(
 ) -> tuple[Tensor, Tensor]:
     """Linear in each factor; torch refuses a bias so far."""
     del level
-    parts = []
-    for k in (0, 1):
-        if tangents[k] is not None:
-            parts.append(op(*[tangents[k] if j == k else p for j, p in enumerate(primals)], **kwargs))
+    moved = [k for k in (0, 1) if tangents[k] is not None]
+    parts = [op(*[tangents[k] if j == k else p for j, p in enumerate(primals)], **kwargs) for k in moved]
     return op(*primals, **kwargs), parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
