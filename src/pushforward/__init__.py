@@ -39,6 +39,7 @@ from .jacobian.planner import plan
 from .modules import frozen_statistics, functional_call, stack_module_state
 from .operators import OperatorCoverage, coverage
 from .plans import replay as _replay  # noqa: F401  (repeats what calls did before)
+from .plans.whole import no_replay
 from .program.compiled import compile
 from .program.program import Program, source, trace
 from .reverse import grad, grad_and_value, vjp
@@ -92,6 +93,7 @@ __all__ = [
     "jvp",
     "lane_generator",
     "linearize",
+    "no_replay",
     "plan",
     "ragged",
     "report",

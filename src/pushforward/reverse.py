@@ -15,7 +15,7 @@ import torch
 
 from .batch import gradient as lanewise
 from .batch.level import Batched, BatchLevel
-from .core import tree
+from .core import calls, tree
 from .core.dead import reach_outside
 from .core.errors import ArgumentError
 from .core.fresh import recording_possible, released, stopped, variable
@@ -23,7 +23,7 @@ from .core.journal import attempt
 from .core.level import THREAD, graph_task_id, user_stopped_gradient
 from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, nodes_made
-from .core.traced import NeedsGraph
+from .core.traced import NO_PLAN, NeedsGraph
 from .core.untaken import run_backward
 from .forward import gradient as tangentwise
 from .forward.level import Dual
@@ -95,6 +95,7 @@ class PayloadState:
         return value if keep else self.way.released(self.level, value)
 
 
+@calls.transform
 @opaque
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Value of `func` and the function that pulls cotangents back: `(output, vjp_fn)`, or `(output, vjp_fn, aux)`.
@@ -237,6 +238,7 @@ def argument_positions(func: Any, argnums: Any, args: tuple[Any, ...], what: str
     return tuple(out)
 
 
+@calls.transform
 def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> Callable[..., Any]:
     """As `grad`, returning `(gradient, value)`, or `(gradient, (value, aux))` with `has_aux`.
 
@@ -245,10 +247,16 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
         >>> pf.grad_and_value(lambda x: (x * x).sum())(torch.ones(2))
         (tensor([2., 2.]), tensor(2.))
     """
+    asked = calls.Asked(grad_and_value, argnums=argnums, has_aux=has_aux)
 
+    @calls.returned
     @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if calls.REPLAY is not None and not kwargs and not THREAD.levels:
+            out = calls.REPLAY(asked, func, args)
+            if out is not NO_PLAN:
+                return out
         gradient, result, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
         value = state.released(result, keep)
         if has_aux:
@@ -353,6 +361,7 @@ def _scalar_output(func: Any, result: Any) -> Tensor:
     return result
 
 
+@calls.transform
 def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of a function with a scalar output.
 
@@ -373,10 +382,16 @@ def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> C
         >>> pf.grad(lambda x: (x ** 2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
+    asked = calls.Asked(grad, argnums=argnums, has_aux=has_aux)
 
+    @calls.returned
     @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if calls.REPLAY is not None and not kwargs and not THREAD.levels:
+            out = calls.REPLAY(asked, func, args)
+            if out is not NO_PLAN:
+                return out
         gradient, _, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
         if has_aux:
             return gradient, tree.map_leaves(lambda a: state.released(a, keep), aux)

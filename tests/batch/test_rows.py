@@ -102,7 +102,8 @@ def test_plain_operators_of_the_pass_do_not_reach_the_level(monkeypatch: pytest.
         return dispatch(self, func, types, args, kwargs)
 
     monkeypatch.setattr(BatchLevel, "__torch_dispatch__", noted)
-    pf.jacrev(torch.sin)(torch.randn(N, dtype=D))
+    with pf.no_replay():
+        pf.jacrev(torch.sin)(torch.randn(N, dtype=D))
     assert "aten::mul" in seen
     assert "aten::cos" not in seen
 

@@ -17,9 +17,9 @@ from ..core import tree
 from ..core.dead import reach_outside
 from ..core.errors import REFUSALS
 from ..core.fresh import give_back
-from ..core.level import THREAD
+from ..core.level import THREAD, unseen
 from ..core.source import code_of
-from ..core.torch_private import NoDispatch, NoFunction, nodes_made, pop_mode, push_mode
+from ..core.torch_private import NoFunction, nodes_made, pop_mode, push_mode
 from ..core.traced import SPECIAL, NeedsGraph
 from ..core.untaken import run_backward
 from .level import Batched, BatchLevel, wrap
@@ -58,7 +58,7 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
             return None
         if p.is_conj() or p.is_neg() or p.is_inference():
             return None
-    return level if level.on_top() and torch.is_grad_enabled() else None
+    return level if level.on_top(THREAD.recorders) and torch.is_grad_enabled() else None
 
 
 def gradient(
@@ -68,7 +68,7 @@ def gradient(
 
     `call` gets the new leaves and returns `(output, aux)`; `check` refuses an output that is no scalar.
     """
-    with NoDispatch():  # a value that all lanes share gets a derivative for each: seen B times, not copied
+    with unseen(level):  # a value that all lanes share gets a derivative for each: seen B times, not copied
         payloads = [x._payload if type(x) is Batched else x.unsqueeze(0).expand(level.size, *x.shape) for x in leaves]
         connected = any(p.requires_grad for p in payloads)
         inner = [p.view_as(p) if p.requires_grad else p.detach().requires_grad_() for p in payloads]
@@ -91,7 +91,7 @@ def gradient(
                 return [None] * len(leaves), result, aux, False
             known: list[bool] = []
             keep = connected or reach_outside([scores], inner, known)
-            with NoDispatch():
+            with unseen(level):
                 seed = torch.ones_like(scores)
         pop_mode(None)
         try:
@@ -117,7 +117,7 @@ def written_back(level: Any, leaves: list[Any], values: list[Any], inner: list[T
 def released(level: Any, value: Any) -> Any:
     """An output without the graph of its payload."""
     if type(value) is Batched and value._level.newest() is level.newest() and value._payload.requires_grad:
-        with NoDispatch():
+        with unseen(level):
             plain = value._payload.detach()
         return wrap(value._level, plain, value._mapped)
     return value

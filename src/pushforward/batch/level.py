@@ -53,7 +53,7 @@ class Batched(Traced):
         if not levels and elsewhere():
             with adopted():
                 return cls.__torch_dispatch__(func, types, args, kwargs)
-        if levels and levels[-1].quiet and mode_count() == levels[-1].depth - 1:
+        if levels and levels[-1].quiet and mode_count() == levels[-1].depth - 1 + THREAD.recorders:
             return levels[-1].__torch_dispatch__(func, types, args, kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
 

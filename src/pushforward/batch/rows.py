@@ -44,7 +44,7 @@ class quietly:
 
 def alone() -> bool:
     """Whether no level and no mode is on, so that nobody else has a say in a backward pass."""
-    return not THREAD.levels and mode_count() == 0
+    return not THREAD.levels and mode_count() == THREAD.recorders
 
 
 def pulled_rows(pull: Callable[..., Sequence[Tensor]], seeds: list[Tensor]) -> list[Tensor] | None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from ..core import tree
+from ..core import calls, tree
 from ..core.errors import ArgumentError
 from ..core.fresh import stopped
 from ..core.journal import attempt
-from ..core.level import user_stopped_gradient
+from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
-from ..core.traced import NeedsGraph
+from ..core.traced import NO_PLAN, NeedsGraph
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
 from . import fast_answers as _fast_answers  # noqa: F401  (registers those of questions)
@@ -30,6 +30,7 @@ Tensor = torch.Tensor
 _RANDOMNESS = ("error", "different", "same")
 
 
+@calls.transform
 def vmap(
     func: Callable[..., Any],
     in_dims: Any = 0,
@@ -98,12 +99,21 @@ def vmap(
             raise ArgumentError(msg)
         randomness = "different"
     settings = Settings(func, out_dims, randomness, chunk_size, divergence, seed)
+    asked = calls.Asked(
+        vmap, in_dims=in_dims, out_dims=out_dims, randomness=randomness, chunk_size=chunk_size, divergence=divergence,
+        ragged=ragged, seed=seed,
+    )  # fmt: skip
 
     by_first = type(in_dims) is int and in_dims == 0
 
+    @calls.returned
     @opaque
     @functools.wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
+        if calls.REPLAY is not None and not kwargs and not THREAD.levels:
+            out = calls.REPLAY(asked, func, args)
+            if out is not NO_PLAN:
+                return out
         size = plain_size(args) if by_first and not kwargs else -1
         if size < 0:
             leaves, spec, dims, size = read_inputs(func, in_dims, args, kwargs, ragged)

@@ -21,6 +21,7 @@ from .traced import SPECIAL, Traced
 Tensor = torch.Tensor
 _SEQUENCES = (list, tuple)
 TENSOR = torch.tensor
+CAUGHT = ("tensor", "as_tensor", "asarray")
 is_compiling = torch.compiler.is_compiling
 
 
@@ -33,6 +34,11 @@ def holds_values(data: Any) -> bool:
         elif type(v) in _SEQUENCES and holds_values(v):
             return True
     return False
+
+
+def holds_tensors(data: Any) -> bool:
+    """Whether a nested list holds a tensor."""
+    return any(isinstance(v, Tensor) or (type(v) in _SEQUENCES and holds_tensors(v)) for v in data)
 
 
 def scalar_type(data: Any) -> torch.dtype:
@@ -84,6 +90,8 @@ def constructor(original: Any) -> Any:
             or not (THREAD.levels or THREAD.order)
             or not holds_values(data)
         ):
+            if THREAD.recorders and holds_tensors([data]):
+                THREAD.unrepeatable += 1  # their numbers are read, and no mode sees it
             return original(data, *args, **kwargs)
         dtype = kwargs.get("dtype", args[0] if args else None) or scalar_type(data)
         out = built(data, dtype, kwargs.get("device") or torch.get_default_device())
@@ -105,7 +113,7 @@ def new_tensor(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
 
 def install() -> None:
     """Catch the constructors from now on."""
-    for name in ("tensor", "as_tensor", "asarray"):
+    for name in CAUGHT:
         made = constructor(getattr(torch, name))
         setattr(torch, name, made)
         register_builtin(made, f"aten::{name}")

@@ -20,6 +20,7 @@ from .torch_private import (
     NEGATIVE_KEY,
     ZERO_KEY,
     ForceKeys,
+    NoDispatch,
     TorchDispatchMode,
     excluded_keys,
     graph_task_id,
@@ -44,6 +45,8 @@ class _Thread(threading.local):
         self.attempts: list[Any] = []  # runs that may be given up, see `core.journal`
         self.most: int | None = None  # what `Level.most` is for levels that start now
         self.unrepeatable = 0  # counts what a plan could not repeat: questions of Python, warnings, loops over lanes
+        self.recorders = 0  # modes below all levels that record a whole call and change nothing in it, see `plans.whole`
+        self.replay = True  # whether calls of transforms may be replayed
         self.reader: Any = None  # while a program is recorded: what gives the Python value of a plain tensor
 
 
@@ -144,17 +147,32 @@ class Level(TorchDispatchMode):
         else:
             self.hidden = True
 
-    def on_top(self) -> bool:
-        """Whether an operator called now reaches this level, and nothing below it has a say or records it.
+    def on_top(self, recorders: int = 0) -> bool:
+        """Whether an operator called now reaches this level, and nothing below it has a say or records it (but `recorders`).
 
         Hooks on saved tensors have a say: they are the user's code, and dispatch must be on where they run.
         """
         return (
             self.alive
             and not self.tracked
-            and (self.held or (self.clear and mode_count() == self.depth))
+            and (self.held or ((self.clear or recorders > 0) and mode_count() == self.depth + recorders))
             and saved_hooks(False) is None
         )
+
+
+def unseen(level: Level) -> Any:
+    """A block of operators that the only level does not see; a recording of the whole call does."""
+    return popped(level) if THREAD.recorders else NoDispatch()
+
+
+@contextlib.contextmanager
+def popped(level: Level) -> Iterator[None]:
+    """The top level's mode, off."""
+    pop_mode(None)
+    try:
+        yield
+    finally:
+        push_mode(level.newest())
 
 
 @contextlib.contextmanager

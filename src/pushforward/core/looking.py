@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .level import Level
+from .level import THREAD, Level
 from .torch_private import BelowAutograd, NoDispatch, jit_tracing, mode_at, mode_count, modes_above_autograd
 from .traced import Traced
 
@@ -21,7 +21,7 @@ SMALL = 1 << 16  # elements
 
 def visible(values: Any) -> bool:
     """Whether the numbers of some values can be looked at, without waiting and without anybody recording it."""
-    for k in range(mode_count()):
+    for k in range(THREAD.recorders, mode_count()):
         if not isinstance(mode_at(k), Level):
             return False
     if modes_above_autograd() or jit_tracing():

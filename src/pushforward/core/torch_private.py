@@ -116,6 +116,19 @@ COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
 # Functions of the Python API that come to one operator parse their arguments faster than the operator called by its schema.
 api_functions = _C._VariableFunctions
 
+# Functions of the Python API that are operators and nothing else: a function that calls only these only computes.
+operator_spaces = (_C._VariableFunctions, _C._nn, _C._linalg, _C._special, _C._fft)
+
+# Values of torch.func's transforms, and torch's own dual numbers, look like plain tensors: nothing is replayed on them.
+torch_func_levels = _C._functorch.peek_interpreter_stack
+own_duals = torch.autograd.forward_ad
+
+
+def foreign_transforms() -> bool:
+    """Whether a transform of torch's own is running."""
+    return torch_func_levels() is not None or own_duals._current_level >= 0
+
+
 # `torch.autograd.grad` spends as long in Python as a small gradient takes; this is what it calls in the end.
 run_backward = torch.autograd.Variable._execution_engine.run_backward
 
@@ -177,6 +190,7 @@ __all__ = [
     "custom_operators",
     "excluded_keys",
     "fake_tensor_mode",
+    "foreign_transforms",
     "forget_carried",
     "function_mode_on",
     "function_modes",
@@ -199,6 +213,8 @@ __all__ = [
     "no_modes",
     "node_types",
     "nodes_made",
+    "operator_spaces",
+    "own_duals",
     "pop_mode",
     "push_mode",
     "reduction_number",
@@ -212,5 +228,6 @@ __all__ = [
     "set_neg",
     "storage_reference",
     "top_mode",
+    "torch_func_levels",
     "tree_leaves",
 ]

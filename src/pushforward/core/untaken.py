@@ -33,6 +33,7 @@ import torch
 
 from . import carry
 from .dead import Mask, dead_edges, hook_for, noting, selects
+from .level import THREAD
 from .looking import finite, payloads, small, visible
 from .torch_private import NoFunction, current_node, nodes_made
 
@@ -66,9 +67,10 @@ def run_backward(
     """
     if known and not known[0]:
         return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)
-    walking = create or retain or began is None or nodes_made() - began < FEW or not small(inputs)
+    walking = create or retain or THREAD.recorders or began is None or nodes_made() - began < FEW or not small(inputs)
     if walking and not selects(outputs, known):
         return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)
+    THREAD.unrepeatable += 1  # what is done from here on depends on the numbers
     looking = visible(inputs)
     if not (looking or walking or selects(outputs, known)):
         return carry.run_backward(outputs, seeds, retain, create, inputs, True, accumulate_grad=False)

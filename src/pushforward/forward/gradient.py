@@ -20,9 +20,9 @@ from ..batch.gradient import looks_at
 from ..core import tree
 from ..core.dead import reach_outside
 from ..core.errors import REFUSALS
-from ..core.level import THREAD
+from ..core.level import THREAD, unseen
 from ..core.source import code_of
-from ..core.torch_private import NoDispatch, NoFunction, autocast_on, pop_mode, push_mode
+from ..core.torch_private import NoFunction, autocast_on, pop_mode, push_mode
 from ..core.traced import NeedsGraph
 from ..core.untaken import run_backward
 from .level import Constant, Dual, DualLevel, wrap
@@ -38,7 +38,7 @@ def payload_level(func: Any, leaves: list[Any]) -> Any:
     if len(levels) != 1 or type(levels[0]) is not DualLevel or code_of(func) in _GIVEN_UP:
         return None
     level = levels[0]
-    if level.open_graph or level.suspended or not level.on_top() or not torch.is_grad_enabled() or autocast_on():
+    if level.open_graph or level.suspended or not level.on_top(THREAD.recorders) or not torch.is_grad_enabled() or autocast_on():
         return None
     for x in leaves:
         if type(x) is Dual:
@@ -63,7 +63,7 @@ def gradient(
 
     `call` gets the new leaves and returns `(output, aux)`; `check` refuses an output that is no scalar.
     """
-    with NoDispatch():
+    with unseen(level):
         pairs = [(x._primal, x._tangent) if type(x) is Dual else (x, None) for x in leaves]
         connected = any(v is not None and v.requires_grad for pair in pairs for v in pair)
         inner = [p.view_as(p) if p.requires_grad else p.detach().requires_grad_() for p, _ in pairs]
@@ -86,7 +86,7 @@ def gradient(
             known: list[bool] = []
             ends = [value] if moved is None else [value, moved]
             keep = connected or reach_outside(ends, inner, known)
-            with NoDispatch():
+            with unseen(level):
                 seed = torch.ones_like(value, requires_grad=False)
         pop_mode(None)
         try:
@@ -107,7 +107,7 @@ def joined(level: Any, slope: Any, curved: Any) -> Any:
     if slope is None and curved is None:
         return None
     if slope is None:
-        with NoDispatch():
+        with unseen(level):
             slope = torch.zeros_like(curved, requires_grad=False)
     return wrap(level, slope, curved)
 
@@ -119,7 +119,7 @@ def released(level: Any, value: Any) -> Any:
     p, t = value._primal, value._tangent
     if not (p.requires_grad or (t is not None and t.requires_grad)):
         return value
-    with NoDispatch():
+    with unseen(level):
         return wrap(level, p.detach(), None if t is None else t.detach())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core import tree
+from ..core import calls, tree
 from ..core.dead import reach_outside, selects
 from ..core.errors import ArgumentError
 from ..core.fresh import give_back, recording_possible, released, stopped, variable
@@ -15,7 +15,7 @@ from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.torch_private import NoFunction
-from ..core.traced import NeedsGraph, Traced
+from ..core.traced import NO_PLAN, NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
 from ..core.untaken import run_backward
 from ..ops import families as _families  # noqa: F401  (fills the table)
@@ -126,6 +126,7 @@ def _by_leaf(tangents: Any, primals: Any) -> list[Any] | None:
     return found if spec == tree.torch_tree.tree_flatten(primals, is_leaf=lambda v: v is None)[1] else None
 
 
+@calls.transform
 @opaque
 def jvp(
     func: Callable[..., Any],
@@ -159,6 +160,11 @@ def jvp(
         >>> pf.jvp(f, (x,), (torch.tensor([1.0, 0.0]),))[1]
         tensor([ 3.0000,  0.0000, -0.4161])
     """
+    if calls.REPLAY is not None and not THREAD.levels:
+        asked = ASKED[bool(strict), bool(has_aux), bool(track_tangent_grad)]
+        out = calls.REPLAY(asked, func, (primals, tangents))
+        if out is not NO_PLAN:
+            return out
     _, leaves, flat_tangents, spec = checked(func, primals, tangents)
     level = DualLevel(strict=strict)
     level.settings = call = object()
@@ -172,6 +178,13 @@ def jvp(
     level = DualLevel(strict=strict)
     level.open_graph = True
     return pushed(level, *arguments)
+
+
+_FLAGS = (False, True)
+ASKED = {
+    (strict, aux, track): calls.Asked(jvp, True, strict=strict, has_aux=aux, track_tangent_grad=track)
+    for strict in _FLAGS for aux in _FLAGS for track in _FLAGS
+}  # fmt: skip
 
 
 def pushed(

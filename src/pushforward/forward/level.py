@@ -408,8 +408,8 @@ class DualLevel(Level):
         if self.strict:
             raise DerivativeLostError(text)
         if where not in _LOST:
-            _LOST.add(where)
             warnings.warn(text, DerivativeLost, stacklevel=2)
+            _LOST.add(where)
 
 
 _LOST: set[str] = set()

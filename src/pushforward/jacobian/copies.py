@@ -40,7 +40,7 @@ def key_of(func: Any, leaves: list[Tensor]) -> Any:
 
 def known_outputs(func: Any, leaves: list[Tensor]) -> int | None:
     """How many rows to try from copies: as many outputs as `func` had when it was last called so, 0 for none; None: not known."""
-    if mode_count() or THREAD.levels or code_of(func) in _NOT_SMALL:
+    if mode_count() != THREAD.recorders or THREAD.levels or code_of(func) in _NOT_SMALL:
         return 0
     return _OUTPUTS.get(key_of(func, leaves))
 

@@ -15,10 +15,12 @@ import torch
 from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import over_rows, vmap
 from ..batch.work import FIRST
-from ..core import tree
+from ..core import calls, tree
 from ..core.errors import ArgumentError
+from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import mode_count
+from ..core.traced import NO_PLAN
 from ..forward.jvp import jvp
 from ..reverse import argument_positions, differentiable, grad, kind, name_of, recorded_vjp
 from . import copies
@@ -46,6 +48,7 @@ def in_chunks(function: Callable[[int, int], list[Tensor]], total: int, chunk_si
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
+@calls.transform
 def jacfwd(
     func: Callable[..., Any],
     argnums: Any = 0,
@@ -75,9 +78,16 @@ def jacfwd(
     """
     check_chunk("jacfwd", chunk_size)
 
+    asked = calls.Asked(jacfwd, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size, randomness=randomness)
+
+    @calls.returned
     @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if calls.REPLAY is not None and not kwargs and not THREAD.levels:
+            out = calls.REPLAY(asked, func, args)
+            if out is not NO_PLAN:
+                return out
         positions, _, leaves, spec = chosen_inputs(func, argnums, args, "jacfwd")
         found: dict[str, Any] = {}
 
@@ -144,6 +154,7 @@ def assembled(blocks: list[list[Tensor]], found: dict[str, Any], spec: Any, argn
     return tree.unflatten(per_output, found["spec"])
 
 
+@calls.transform
 def jacrev(
     func: Callable[..., Any],
     argnums: Any = 0,
@@ -164,9 +175,16 @@ def jacrev(
     """
     check_chunk("jacrev", chunk_size)
 
+    asked = calls.Asked(jacrev, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)
+
+    @calls.returned
     @opaque
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if calls.REPLAY is not None and not kwargs and not THREAD.levels:
+            out = calls.REPLAY(asked, func, args)
+            if out is not NO_PLAN:
+                return out
         positions, _, leaves, spec = chosen_inputs(func, argnums, args, "jacrev")
         found: dict[str, Any] = {}
 
@@ -261,6 +279,7 @@ def cut_rows(rows: list[Tensor], shapes: list[Any], leaves: list[Tensor]) -> lis
     return [[c[k].reshape((*s, *x.shape)) for c, x in zip(cut, leaves, strict=True)] for k, s in enumerate(shapes)]
 
 
+@calls.transform
 def hessian(
     func: Callable[..., Any], argnums: Any = 0, *, has_aux: bool = False, chunk_size: int | None = None
 ) -> Callable[..., Any]:
@@ -287,9 +306,16 @@ def hessian(
     forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size, randomness=randomness)
     reverse = jacrev(inner, argnums, has_aux=has_aux)
 
+    asked = calls.Asked(hessian, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)
+
+    @calls.returned
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if mode_count() == 0 and chunk_size is None:
+        if calls.REPLAY is not None and not kwargs and not THREAD.levels:
+            out = calls.REPLAY(asked, func, args)
+            if out is not NO_PLAN:
+                return out
+        if mode_count() == THREAD.recorders and chunk_size is None:
             positions = argument_positions(func, argnums, args, "hessian")
             leaves = [x for x in tree.leaves([args[k] for k in positions]) if isinstance(x, Tensor)]
             total = sum(x.numel() for x in leaves)
@@ -306,6 +332,7 @@ def hessian(
     return wrapped
 
 
+@calls.transform
 def hvp(func: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     """Gradient and Hessian-vector product of a scalar function, by forward over reverse mode.
 

@@ -9,3 +9,4 @@ from __future__ import annotations
 
 from . import linear as linear
 from . import replay as replay
+from . import whole as whole

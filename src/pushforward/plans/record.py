@@ -26,10 +26,14 @@ TWICE = 1 << 16  # so many elements at most where a plan is tried beside the lon
 _UNPLANNED = frozenset(
     {"_local_scalar_dense", "lift_fresh", "_efficientzerotensor", "as_strided", "as_strided_copy", "as_strided_scatter"}
 )
-_BAD_TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+BAD_TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
 KNOWN: Any = 1  # of a level's `hidden`, while a call is recorded: true from before
+
+
+class Unrecorded(Exception):
+    """A run that a list of operators does not stand for."""
 
 
 class Unplanned(Exception):
@@ -120,7 +124,7 @@ class Recorder(TorchDispatchMode):
             or name in _UNPLANNED
             or func.namespace != "aten"
             or ("batch_norm" in name and any(a is True for a in args))  # writes statistics, and its schema does not say so
-            or (any(tag in func.tags for tag in _BAD_TAGS) and not places_only(func, args))
+            or (any(tag in func.tags for tag in BAD_TAGS) and not places_only(func, args))
             or not all(isinstance(o, Tensor) and o.layout is torch.strided for o in results)
             or max((o.numel() for o in results), default=0) > LARGE
         ):
@@ -165,8 +169,10 @@ class warnings_counted:
 
 
 def counting(message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> None:
-    """`warnings.warn`, counted."""
+    """`warnings.warn`, counted. A recording of a whole call ends there: what runs again in its place says it."""
     THREAD.unrepeatable += 1
+    if THREAD.recorders:
+        raise Unrecorded
     warnings_counted.warn(message, category, stacklevel + 1, *args, **kwargs)
 
 

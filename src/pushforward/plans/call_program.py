@@ -1,0 +1,221 @@
+"""The operators of a whole call, recorded below all levels, and the function that they are written as."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from ..core import tree
+from ..core.opaque import made_opaque
+from ..core.torch_private import storage_reference
+from ..ops import kinds
+from ..ops.table import entry
+from .record import Unrecorded
+from .steps import Recording, Step, folded, keeps_statistics, line, references
+from .write import freed
+
+Tensor = torch.Tensor
+LARGEST = 1 << 17  # numbers in a value: operators take longer than the way to them
+VARIABLE = re.compile(r"\b[ab]\d+\b")
+_FACTORIES = "zeros ones full scalar_tensor arange new_zeros new_ones zeros_like ones_like full_like"
+FACTORIES = frozenset(_FACTORIES.split())
+HARMLESS = (kinds.Elementwise, kinds.ElementwiseLinear, kinds.ElementwiseBilinear, kinds.Reduction, kinds.AlongDim, kinds.Bilinear)
+LIKE = {torch.ops.aten.ones_like.default: torch.ops.aten.ones.default, torch.ops.aten.zeros_like.default: torch.ops.aten.zeros.default}
+LIFT = torch.ops.aten.lift_fresh.default
+PASSING = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+class CallRecording(Recording):
+    """The operators of a whole call; every tensor is one of its own or one of those given."""
+
+    def __init__(self, leaves: list[Tensor]) -> None:
+        super().__init__(tuple(leaves))
+        self.inputs = len(leaves)
+        self.storages: list[Any] = []  # references that keep no numbers: no other tensor gets the identity of a storage
+        self.given = {x.untyped_storage()._cdata for x in leaves}
+        self.places: dict[Any, str] = {}
+        for k, x in enumerate(leaves):
+            self.places.setdefault(place(x), f"a{k}")
+            self.storages.append(storage_reference(x.untyped_storage()))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        writes = func._schema.is_mutable and self.reaches_given(func, args, kwargs or {})
+        if writes or keeps_statistics(func._schema.name, args):
+            self.good = False
+            raise Unrecorded  # before it is done: it will be done by the run that follows
+        if func is LIFT:
+            self.constant(args[0])
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if not self.good:
+            raise Unrecorded  # no need to go on: it runs again as it is
+        if func is LIFT:
+            self.steps[-1].func = torch.ops.aten.clone.default  # each call has its own
+        return out
+
+    def constant(self, x: Tensor) -> None:
+        """A tensor made of Python numbers, which the key knows."""
+        ref, _ = self.names.get(id(x), (None, ""))
+        if ref is None or ref() is not x:
+            name = f"k{len(self.constants)}"
+            self.constants[name] = x.detach().clone()
+            self.name(x, name)
+            self.places[place(x)] = name
+            self.storages.append(storage_reference(x.untyped_storage()))
+
+    def of(self, x: Tensor) -> str:
+        """The variable of a tensor: autograd gives back what it saved as another object over the same memory."""
+        ref, name = self.names.get(id(x), (None, ""))
+        if ref is not None and ref() is x:
+            return name
+        found = self.places.get(place(x)) if type(x) in (Tensor, torch.nn.Parameter) and not x.is_neg() else None
+        if found is None:
+            raise Unrecorded
+        self.aliased.add(found)
+        return self.name(x, found)
+
+    def keep(self, func: Any, args: Any, kwargs: Any, out: Any, given: Any) -> None:
+        """Write down one operator."""
+        before = len(self.steps)
+        super().keep(func, args, kwargs, out, given)
+        if len(self.steps) == before:
+            raise Unrecorded
+        made = [r for r in (out if isinstance(out, (tuple, list)) else (out,)) if r is not None]
+        for name, r in zip(self.steps[-1].results(), made, strict=True):
+            self.places[place(r)] = name
+            self.storages.append(storage_reference(r.untyped_storage()))
+        if self.largest > LARGEST:
+            raise Unrecorded
+
+    def reaches_given(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether an operator writes into memory that is not the call's own."""
+        for k, a in enumerate(func._schema.arguments):
+            if a.alias_info is not None and a.alias_info.is_write:
+                target = args[k] if k < len(args) else kwargs.get(a.name)
+                for x in target if isinstance(target, (list, tuple)) else (target,):
+                    if isinstance(x, Tensor) and x.untyped_storage()._cdata in self.given:
+                        return True
+        return False
+
+
+def place(x: Tensor) -> Any:
+    """Which numbers of which storage a tensor is."""
+    return x.untyped_storage()._cdata, x.storage_offset(), x.shape, x.stride(), x.dtype
+
+
+class Replayed:
+    """A call as a list of operators; `doubts`: how often it must still give the numbers of a call."""
+
+    __slots__ = ("doubts", "many", "run", "spec")
+
+    def __init__(self, run: Any, spec: Any, many: Any) -> None:
+        self.run, self.spec, self.many, self.doubts = run, spec, many, 2
+
+    def __call__(self, leaves: list[Tensor]) -> Any:
+        """The result for other tensors."""
+        made = self.run(leaves)
+        if self.many is None:
+            return made[0]
+        return tuple(made) if self.many is tuple else tree.unflatten(made, self.spec)
+
+
+def written(recording: CallRecording, out: Any) -> Replayed:
+    """The list of operators that a call came to, as a function of its tensors."""
+    outs, spec = tree.flat(out)
+    ends: list[str | None] = []
+    for o in outs:
+        if isinstance(o, Tensor):
+            if type(o) is not Tensor or o.requires_grad:
+                raise Unrecorded
+            ref, name = recording.names.get(id(o), (None, ""))
+            if ref is None or ref() is not o:
+                name = recording.of(o)
+                if name[0] == "a":
+                    raise Unrecorded
+            ends.append(name)
+        elif o is None or type(o) in (bool, int, float, str):
+            ends.append(None)
+        else:
+            raise Unrecorded
+    steps, space = recording.steps, dict[str, Any](recording.constants)
+    names = [name for name in ends if name is not None]
+    if not recording.in_place:
+        steps = wanted(passed(steps), names)
+        if all(name in varying(steps) for name in names) and all(step.results() for step in steps):
+            with torch.no_grad():
+                steps = folded(steps, space)
+    lines = [line(step, space, recording.largest) for step in steps]
+    space.update((f"e{k}", o) for k, (o, end) in enumerate(zip(outs, ends, strict=True)) if end is None)
+    result = f"[{', '.join(end or f'e{k}' for k, end in enumerate(ends))}]"
+    body = "".join(f"    {text}\n" for text in freed(lines, " ".join([result, *space]), VARIABLE))
+    taken = ", ".join(f"a{k}" for k in range(recording.inputs))
+    text = f"def call(tensors):\n    [{taken}] = tensors\n{body}    return {result}\n"
+    exec(text, space)
+    call = made_opaque(space.pop("call"))
+    call.text = text
+    many = None if type(out) is Tensor else tuple if type(out) is tuple and all(type(o) is Tensor for o in out) else list
+    return Replayed(call, spec, many)
+
+
+def passed(steps: list[Step]) -> list[Step]:
+    """Steps that take the tensor itself where they took an alias of it, which autograd had asked for."""
+    stands_for: dict[str, Any] = {}
+
+    def through(a: Any) -> Any:
+        if isinstance(a, list):
+            return [through(x) for x in a]
+        return stands_for.get(getattr(a, "name", ""), a) if isinstance(a, tuple) else a
+
+    made = []
+    for step in steps:
+        args, kwargs = through(step.args), {k: through(v) for k, v in step.kwargs.items()}
+        if step.func in LIKE and contiguous(args[0]) and set(kwargs) <= {"pin_memory", "dtype"}:
+            of, like = kwargs.get("dtype") or args[0].dtype, args[0]
+            made.append(Step(LIKE[step.func], [list(like.size)], {"dtype": of, "device": like.device}, step.made))
+            continue  # it needs no numbers
+        if step.func in PASSING and step.made[0] is not None:
+            stands_for[step.made[0]] = args[0]
+        made.append(Step(step.func, args, kwargs, step.made))
+    return made
+
+
+def contiguous(ref: Any) -> bool:
+    """Whether the numbers of a tensor lie one after the other."""
+    expected = 1
+    for n, stride in zip(reversed(ref.size), reversed(ref.stride), strict=True):
+        if n != 1 and stride != expected:
+            return False
+        expected *= max(n, 1)
+    return True
+
+
+def wanted(steps: list[Step], ends: list[str]) -> list[Step]:
+    """The steps without those that nobody needs; what may raise an error is needed."""
+    read = set(ends)
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if not harmless(step) or not read.isdisjoint(step.results()):
+            kept.append(step)
+            read.update(step.read())
+    return kept[::-1]
+
+
+def harmless(step: Step) -> bool:
+    """Whether an operator raises nothing that depends on numbers, so that it can be left out where nobody needs its result."""
+    known = entry(step.func)
+    if known.is_view or known.name in FACTORIES:
+        return True
+    floating = all(ref.dtype.is_floating_point for ref in references([step.args, list(step.kwargs.values())]))
+    return floating and known.row is not None and isinstance(known.row.kind, HARMLESS)
+
+
+def varying(steps: list[Step]) -> set[str]:
+    """The names that depend on the tensors given, and these."""
+    found: set[str] = set()
+    for step in steps:
+        reads = step.read()
+        found.update(name for name in reads if name[0] == "a")
+        if not found.isdisjoint(reads):
+            found.update(step.results())
+    return found

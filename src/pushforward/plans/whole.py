@@ -1,0 +1,262 @@
+"""Whole calls, replayed: a transform of a small function that only computes is a list of operators on its tensors.
+
+Python runs such a function again in every call, and each of its operators passes the interpreters, though nothing but the
+numbers can have changed. The second call with one key (see `pure`) records which operators it comes to on plain tensors; it and
+the third are run both ways and compared to the last bit; from then on the list is run. No function is replayed that reads
+a number, draws, warns or writes into what it was given, and none while somebody listens: a debugger, a profiler, a mode,
+a hook on saved tensors, autograd itself.
+
+    def call(tensors):
+        [a0] = tensors
+        b1 = k4(a0, 1, 0)        # x[0], of all lanes
+        b2 = k5(a0, 1, 1)
+        ...
+        return [b9]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..batch.report import reports
+from ..core import calls, tree
+from ..core.calls import OWN_CODE, Asked
+from ..core.level import THREAD, graph_task_id
+from ..core.opaque import opaque
+from ..core.torch_private import (
+    autocast_on,
+    foreign_transforms,
+    function_mode_on,
+    functions_on,
+    jit_tracing,
+    mode_count,
+    modes_above_autograd,
+    pop_mode,
+    push_mode,
+    saved_hooks,
+)
+from ..core.traced import NO_PLAN, NeedsGraph, TooLarge
+from .call_program import LARGEST, CallRecording, Replayed, written
+from .describe import repeated
+from .known import PURE
+from .pure import Described, Impure, NotNow
+from .record import warnings_counted
+from .steps import Recording
+from .write import SMALL
+
+Tensor = torch.Tensor
+MOST_KEYS = 32  # of one function: more, and its arguments are no pattern
+MOST_FUNCTIONS = 1 << 12
+PATIENCE = 16  # calls in vain (their tensors require grad, or are large): more, and it is not tried again
+UNKNOWN = object()  # the key of settings that cannot be told apart
+SEEN = object()  # a key met once
+CHECKED = False  # tests: record at once, and compare
+DEBUGGER, COVERAGE, PROFILER = 0, 1, 2
+
+CALLS: dict[int, Any] = {}  # by identity of a function's code: the code and its plans by key, or False where there are none
+
+
+def root_of(func: Any) -> Any:
+    """The code that a call is remembered by: of the innermost function that is not one of ours; None if there is none."""
+    for _ in range(16):
+        if type(func) is not types.FunctionType:
+            return func if isinstance(func, types.BuiltinFunctionType) and func in PURE else None
+        code = func.__code__
+        if id(code) not in OWN_CODE:
+            return code
+        inside = [c for c in (func.__closure__ or ()) if callable(c.cell_contents) and c.cell_contents is not func]
+        func = next((c.cell_contents for c in inside), None)
+    return None
+
+
+def listened() -> bool:
+    """Whether somebody would notice that a function does not run, or wants to see its operators."""
+    if mode_count() or function_mode_on() or not functions_on() or autocast_on() or modes_above_autograd():
+        return True
+    if sys.gettrace() is not None or sys.getprofile() is not None or saved_hooks(False) is not None:
+        return True
+    if foreign_transforms() or torch.is_anomaly_enabled() or jit_tracing() is not None or graph_task_id() != -1 or reports():
+        return True
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and any(monitoring.get_tool(k) for k in (DEBUGGER, COVERAGE, PROFILER))
+
+
+@opaque
+def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
+    """The result of a call by its list of operators, or as it is where that is being recorded; else `NO_PLAN`."""
+    root = root_of(func)
+    if root is None or not THREAD.replay:
+        return NO_PLAN
+    plans = CALLS.get(id(root))
+    if plans is None:
+        if len(CALLS) >= MOST_FUNCTIONS:
+            CALLS.clear()
+        plans = CALLS[id(root)] = (root, {})
+        if not CHECKED:
+            return NO_PLAN
+    root, plans = plans
+    if plans is False:
+        return NO_PLAN
+    kind = kind_of(asked, func)
+    if plans.get(kind) is False or asked.key is UNKNOWN or listened():
+        return NO_PLAN
+    try:
+        known, leaves = key_of(asked, func, args)
+    except Impure:
+        CALLS[id(root)] = root, False
+        return NO_PLAN
+    except NotNow:
+        plans[kind] = refusals = plans.get(kind, 0) + 1
+        if refusals >= PATIENCE:
+            plans[kind] = False
+        return NO_PLAN
+    plan = plans.get(known)
+    if type(plan) is Replayed:
+        if plan.doubts:
+            return compared(plan, leaves, asked, func, args, plans, known)
+        try:
+            return plan(leaves)
+        except (RuntimeError, IndexError, ValueError):
+            return NO_PLAN  # the function itself says what is wrong
+    if plan is False:
+        return NO_PLAN
+    if plan is None and plans and (len(plans) >= MOST_KEYS or not CHECKED):
+        if len(plans) < MOST_KEYS:
+            plans[known] = SEEN
+        return NO_PLAN
+    return recorded(plans, known, leaves, asked, func, args)
+
+
+def kind_of(asked: Asked, func: Any) -> Any:
+    """What is remembered of a transform of a function that is never replayed."""
+    if asked.key is None:
+        settings = Described()
+        try:
+            settings.add(asked.transform)
+            for value in asked.settings.values():
+                settings.add(value)
+            asked.key = tuple(settings.key)
+        except (Impure, NotNow):
+            asked.key = UNKNOWN
+        if settings.leaves or settings.has_lists:
+            asked.key = UNKNOWN  # they may be changed
+    return asked.key, id(getattr(func, "__code__", func))
+
+
+def key_of(asked: Asked, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+    """What a call depends on, and its tensors."""
+    described = Described()
+    for a in args:
+        described.add(a)
+    described.key.append(Asked)
+    described.add(func)
+    if described.changes_lists and described.has_lists:
+        raise Impure
+    leaves = described.leaves
+    described.key += (
+        asked.key,
+        len(args),
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        repeated(leaves) if len(leaves) > 1 else None,
+    )
+    return tuple(described.key), leaves
+
+
+@contextlib.contextmanager
+def under(recording: Recording) -> Iterator[None]:
+    """A recording below all levels; random numbers that are drawn meanwhile will be drawn again."""
+    state = torch.get_rng_state()
+    push_mode(recording)
+    THREAD.recorders += 1
+    try:
+        with warnings_counted():
+            yield
+    finally:
+        THREAD.recorders -= 1
+        pop_mode(None)
+        if not recording.good:
+            torch.set_rng_state(state)
+
+
+def recorded(plans: Any, key: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any) -> Any:
+    """One call, with the recording on, and once more as it is: what is returned has never been watched."""
+    plans[key] = False
+    plan, recording, before = None, CallRecording(leaves), THREAD.unrepeatable
+    try:
+        with under(recording):
+            seen = asked.again(func, args)
+        if recording.good and before == THREAD.unrepeatable:
+            plan = written(recording, seen)
+        del seen
+    except (Exception, TooLarge, NeedsGraph):  # the run that follows says what is wrong
+        plan = None
+    if plan is None and recording.largest <= LARGEST:
+        plans[kind_of(asked, func)] = False  # it will be the same with other tensors
+    del recording
+    return asked.again(func, args) if plan is None else compared(plan, leaves, asked, func, args, plans, key)
+
+
+def compared(
+    plan: Replayed, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any
+) -> Any:
+    """A call as it is, beside the list of operators: it is believed when it has twice given the same."""
+    plans[key] = False
+    try:
+        made = prints(plan(leaves))
+    except (RuntimeError, IndexError, ValueError):
+        made = None
+    out = asked.again(func, args)
+    if made is not None and made == prints(out):
+        plan.doubts -= 1
+        plans[key] = plan
+    return out
+
+
+def prints(out: Any) -> Any:
+    """A result by its structure, layouts and numbers: all bits of a small tensor, sums over a large one."""
+    leaves, spec = tree.flat(out)
+    return spec, [printed(x) if isinstance(x, Tensor) else (type(x), x) for x in leaves]
+
+
+def printed(x: Tensor) -> Any:
+    """What a tensor is known by, so that it need not be kept."""
+    about = x.shape, x.stride(), x.dtype, x.requires_grad
+    numbers = x.detach()
+    if x.numel() <= SMALL:
+        return *about, numbers.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    if not x.is_floating_point():
+        return *about, *[part.sum().item() for part in (numbers, numbers[::2], numbers[..., ::3])]
+    parts = (numbers, numbers[::2], numbers[..., ::3])  # no copies: what is compared may be the most of the memory
+    return *about, *[s.item() for part in parts for s in (part.sum(), torch.linalg.vector_norm(part))]
+
+
+@contextlib.contextmanager
+def no_replay() -> Iterator[None]:
+    """Meanwhile every call of a transform runs its function, in this thread.
+
+    Else a transform of a small function that only computes repeats the operators of an earlier call with arguments of the same
+    layout, without running the function's Python code (see `docs/how-it-works.md`).
+
+    Example:
+        >>> import torch, pushforward as pf
+        >>> with pf.no_replay():
+        ...     pf.vmap(torch.sin)(torch.zeros(2))
+        tensor([0., 0.])
+    """
+    before, THREAD.replay = THREAD.replay, False
+    try:
+        yield
+    finally:
+        THREAD.replay = before
+
+
+calls.REPLAY = replay
