@@ -361,6 +361,7 @@ def test_nobody_who_listens_is_passed_by() -> None:
     assert lines
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_values_of_torchs_own_transforms_are_no_plain_tensors() -> None:
     import torch.autograd.forward_ad as own
 
