@@ -10,7 +10,7 @@ import torch
 from . import tree
 from .errors import TransformError
 from .level import THREAD, Level
-from .torch_private import NoFunction, mode_count, no_modes, top_mode
+from .torch_private import NoFunction, mode_count, no_modes, own_duals, top_mode
 from .traced import SPECIAL, Traced
 
 Tensor = torch.Tensor
@@ -66,7 +66,7 @@ def stopped(x: Tensor) -> Tensor:
     """What the user means by `x.detach()`: no derivative of any level passes."""
     if isinstance(x, Traced):
         return x._stopped()  # pyright: ignore[reportAttributeAccessIssue]
-    return x.detach() if x.requires_grad else x
+    return x.detach() if x.requires_grad or own_duals._current_level >= 0 else x
 
 
 class recording_possible(contextlib.ExitStack):
