@@ -9,7 +9,8 @@ import torch
 
 from ..core import tree
 from ..core.opaque import made_opaque
-from ..core.torch_private import storage_reference
+from ..core.torch_private import pop_mode, push_mode, storage_reference, tree_leaves
+from ..core.traced import Traced
 from ..ops import kinds
 from ..ops.table import entry
 from .record import Unrecorded
@@ -41,6 +42,13 @@ class CallRecording(Recording):
             self.storages.append(storage_reference(x.untyped_storage()))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        values = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Traced)]
+        if values:  # of a level whose mode is off: its operators on payloads come here again
+            push_mode(self)
+            try:
+                return type(values[0]).__torch_dispatch__(func, types, args, kwargs or {})
+            finally:
+                pop_mode(None)
         writes = func._schema.is_mutable and self.reaches_given(func, args, kwargs or {})
         if writes or keeps_statistics(func._schema.name, args):
             self.good = False
