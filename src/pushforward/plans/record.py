@@ -21,7 +21,7 @@ from ..forward.level import Dual
 
 Tensor = torch.Tensor
 LONGEST = 64  # operators in a plan
-LARGE = 1 << 20  # of tensors with more elements the operators take longer than the way to them
+LARGE = 1 << 22  # of tensors with more elements the operators take longer than the way to them
 TWICE = 1 << 16  # so many elements at most where a plan is tried beside the long way, and both results are there at once
 _UNPLANNED = frozenset(
     {"_local_scalar_dense", "lift_fresh", "_efficientzerotensor", "as_strided", "as_strided_copy", "as_strided_scatter"}
