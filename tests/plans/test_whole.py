@@ -195,6 +195,46 @@ def test_functions_with_one_code_and_other_surroundings() -> None:
             torch.testing.assert_close(pf.grad(space["f"])(x), space["c"] * x.cos())
 
 
+class Settings:
+    scale = 2.0
+
+    def __init__(self) -> None:
+        self.shift, self.function = normal(3), torch.sin
+
+    @property
+    def twice(self) -> float:
+        return 2 * self.scale
+
+    def method(self, x: torch.Tensor) -> torch.Tensor:
+        COUNTER.calls += 1
+        return x.sum()
+
+
+def test_attributes_of_objects_are_looked_up_in_every_call() -> None:
+    settings = Settings()
+    f = lambda x: (settings.function(x) * settings.scale + settings.shift.exp() * settings.twice * x).sum()
+    for k in range(12):
+        if k == 5:
+            settings.scale = 3.0
+        if k == 6:
+            settings.function = torch.cos
+        if k == 7:
+            settings.shift = normal(1)
+        if k == 8:
+            settings.shift += 1
+        if k == 9:
+            settings.function = lambda x: x * settings.scale
+        x = normal(3, seed=k)
+        got = pf.grad(f)(x)
+        with pf.no_replay():
+            torch.testing.assert_close(got, pf.grad(f)(x))
+        assert k != 4 or replayed(f)
+    COUNTER.calls = 0
+    for _ in range(6):
+        pf.grad(lambda x: settings.method(x))(normal(3))
+    assert COUNTER.calls == 6
+
+
 class Counter:
     def __init__(self) -> None:
         self.calls = 0

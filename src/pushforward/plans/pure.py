@@ -25,7 +25,6 @@ Tensor = torch.Tensor
 MOST_CODE = 1 << 12
 MOST_NUMBERS = 1 << 17  # in a tensor: the operators take longer than the way to them
 DEEP = 24  # functions called by functions
-MODULE = types.ModuleType
 
 
 class Impure(Exception):
@@ -39,6 +38,9 @@ class NotNow(Exception):
 _CONSTANTS = frozenset(
     {type(None), bool, int, str, bytes, type(...), torch.dtype, torch.device, torch.layout, torch.memory_format, range}
 )
+
+# Their attributes are methods and facts of the value, not further values.
+_VALUES = _CONSTANTS | {Tensor, torch.nn.Parameter, float, tuple, list, dict, slice, torch.Size, types.FunctionType}
 
 
 class Reading:
@@ -213,7 +215,8 @@ class Described:
 
 
 def followed(space: dict[str, Any], cells: Any, is_global: bool, name: str, chain: tuple[str, ...]) -> Any:
-    """What a name stands for; through modules, with its attributes."""
+    """What a name stands for, with its attributes: of modules and objects as they are now, of tensors and numbers by name."""
+    rest = 0
     try:
         if not is_global:
             value = cells[name].cell_contents
@@ -221,12 +224,11 @@ def followed(space: dict[str, Any], cells: Any, is_global: bool, name: str, chai
             value = space[name]
         else:
             value = getattr(builtins, name)
-        for k, attribute in enumerate(chain):
-            if type(value) is not MODULE:
-                if not ATTRIBUTES.issuperset(chain[k:]):
-                    raise Impure(chain)
-                break
-            value = getattr(value, attribute)
-    except (AttributeError, KeyError, ValueError):
+        while rest < len(chain) and type(value) not in _VALUES:
+            value = getattr(value, chain[rest])
+            rest += 1
+    except Exception:
         raise NotNow from None  # the function itself says what is missing
+    if not ATTRIBUTES.issuperset(chain[rest:]):
+        raise Impure(chain)
     return value
