@@ -137,3 +137,20 @@ def test_a_pathwise_derivative():
     for k in range(3):
         torch.manual_seed(1)
         torch.testing.assert_close(pf.jvp(f, (a,), (torch.eye(3, dtype=D)[k],))[1], expected[k])
+
+
+@pytest.mark.parametrize("dtype", [D, torch.int64, torch.complex128, torch.bool])
+def test_lanes_need_not_agree_on_what_else_a_true_number_is(dtype):
+    def f(x):
+        return x + 1 if x.sum() and not x[0] else x * 2 if torch.is_nonzero(x[1]) else x * 3
+
+    x = torch.cat([X, torch.arange(60, dtype=D).reshape(20, 3), torch.full((1, 3), torch.nan)]).to(dtype)
+    expected = torch.stack([f(r) for r in x])
+    nested = torch.stack([x, x.flip(0)])
+    with warnings.catch_warnings(), pf.report() as report:
+        warnings.simplefilter("error")
+        torch.testing.assert_close(pf.vmap(f)(x), expected, equal_nan=True)
+        torch.testing.assert_close(pf.vmap(pf.vmap(f))(nested), torch.stack([expected, expected.flip(0)]), equal_nan=True)
+        if dtype is D:
+            pf.vmap(lambda r: pf.jvp(f, (r,), (r,))[1])(x)  # a question of truth loses no derivative
+    assert all(len(call.runs) <= 3 for call in report.calls)

@@ -50,12 +50,21 @@ def answer(kind: Callable[[Any], Any]) -> Any:
     return short
 
 
+def truth(func: Any, args: tuple[Any, ...]) -> Any:
+    """Whether the number is not zero, in the group of lanes that goes on."""
+    del func
+    p = plain_mapped(args[0])
+    if p is None or p.dim() != 1 or p.is_complex() or not p.numel():
+        return None
+    return args[0]._level.agree(p if p.dtype is torch.bool else direct(torch.ne, p, 0, held=args[0]._level.held))
+
+
 def register() -> None:
     """Fill the table of short ways."""
     table = Batched._fast
     for func in api_functions(COMPARISONS, torch, Tensor) + api_functions(OPERATORS, Tensor):
         table[func] = compare
-    table[Tensor.__bool__] = answer(bool)
+    table[Tensor.__bool__] = truth
     table[Tensor.__int__] = answer(int)
     table[Tensor.__float__] = answer(float)
     table[Tensor.item] = answer(lambda value: value)

@@ -87,7 +87,17 @@ def tensor_split(func: Any, args: Any, kwargs: Any) -> Any:
     return func(given["input"], where._level.inspect(where), given.get("dim", 0))
 
 
+def truth(func: Any, args: Any, kwargs: Any) -> Any:
+    """Whether a number is zero: what else it is makes no difference, so that lanes need not agree on it."""
+    x = args[0] if args else (kwargs or {}).get("input")
+    if not isinstance(x, Traced) or x.dtype is torch.bool or x.numel() != 1:
+        return NotImplemented
+    return bool((x != 0).item())
+
+
 SPECIAL[Tensor.__getitem__] = getitem
 SPECIAL[Tensor.__setitem__] = setitem
+for _truth in (Tensor.__bool__, Tensor.is_nonzero, torch.is_nonzero):
+    SPECIAL[_truth] = truth
 for _split in (torch.tensor_split, Tensor.tensor_split):
     SPECIAL[_split] = tensor_split
