@@ -151,6 +151,8 @@ class Lanes:
 
     def agree(self, payload: Tensor, empty: Any = None) -> Any:
         """The Python value of a mapped payload in the group of lanes that goes on; `empty` where there are no lanes."""
+        if THREAD.answered is not None and type(payload) is Tensor and payload.dtype is torch.bool and payload.dim() == 1:
+            return THREAD.answered(self, payload)
         THREAD.unrepeatable += 1
         if self.size == 0:
             if empty is not None:
@@ -240,6 +242,8 @@ def _freeze(value: Any) -> Any:
 
 def python_value(tensor: Tensor) -> Any:
     """`tensor.tolist()` for tensors of any level: the levels that disagree on it split."""
+    if THREAD.answered is not None and type(tensor) is Tensor and tensor.dtype is torch.bool and not tensor.dim():
+        return THREAD.answered(None, tensor)
     THREAD.unrepeatable += 1
     level = getattr(tensor, "_level", None)
     if level is not None:

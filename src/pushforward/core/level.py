@@ -46,6 +46,7 @@ class _Thread(threading.local):
         self.most: int | None = None  # what `Level.most` is for levels that start now
         self.unrepeatable = 0  # counts what a plan could not repeat: questions of Python, warnings, loops over lanes
         self.recorders = 0  # modes below all levels that record a whole call and change nothing in it, see `plans.whole`
+        self.answered: Any = None  # while a whole call is recorded: what answers questions about truth values, see `plans.ways`
         self.replay = True  # whether calls of transforms may be replayed
         self.reader: Any = None  # while a program is recorded: what gives the Python value of a plain tensor
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from ..batch.lanes import plainly
 from ..core import tree
+from ..core.level import THREAD
 from ..core.opaque import made_opaque
 from ..core.torch_private import pop_mode, push_mode, storage_reference, tree_leaves
 from ..core.traced import Traced
@@ -28,11 +30,31 @@ LIFT = torch.ops.aten.lift_fresh.default
 PASSING = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
-class CallRecording(Recording):
-    """The operators of a whole call; every tensor is one of its own or one of those given."""
+ITEM = torch.ops.aten._local_scalar_dense.default
 
-    def __init__(self, leaves: list[Tensor]) -> None:
+
+class Disagreed(Unrecorded):
+    """Lanes that were to go one way go two."""
+
+    def __init__(self, groups: tuple[Tensor, Tensor]) -> None:
+        super().__init__()
+        self.groups = groups
+
+
+class CallRecording(Recording):
+    """The operators of a whole call; every tensor is one of its own or one of those given.
+
+    `lanes`: how many there are, where lanes that disagree are told apart; else a question about lanes ends the recording,
+    and `asked_lanes` says so.
+    """
+
+    asked_lanes = False
+    asked = 0
+
+    def __init__(self, leaves: list[Tensor], lanes: int | None = None) -> None:
         super().__init__(tuple(leaves))
+        self.lanes = lanes
+        self.layouts = {f"a{k}": (x.shape, x.stride()) for k, x in enumerate(leaves)}
         self.inputs = len(leaves)
         self.storages: list[Any] = []  # references that keep no numbers: no other tensor gets the identity of a storage
         self.given = {x.untyped_storage()._cdata for x in leaves}
@@ -49,6 +71,8 @@ class CallRecording(Recording):
                 return type(values[0]).__torch_dispatch__(func, types, args, kwargs or {})
             finally:
                 pop_mode(None)
+        if func is ITEM and args[0].dtype is torch.bool and self.good:
+            return self.answered(None, args[0])
         writes = func._schema.is_mutable and self.reaches_given(func, args, kwargs or {})
         if writes or keeps_statistics(func._schema.name, args):
             self.good = False
@@ -92,9 +116,32 @@ class CallRecording(Recording):
         made = [r for r in (out if isinstance(out, (tuple, list)) else (out,)) if r is not None]
         for name, r in zip(self.steps[-1].results(), made, strict=True):
             self.places[place(r)] = name
+            self.layouts[name] = r.shape, r.stride()
             self.storages.append(storage_reference(r.untyped_storage()))
         if self.largest > LARGEST:
             raise Unrecorded
+
+    def answered(self, level: Any, about: Tensor) -> bool:
+        """The answer to a question about a tensor of truth values, one for each lane of `level` if there is one."""
+        try:
+            ref = self.referred(about)
+            with plainly():
+                if level is None:
+                    answer = bool(about.detach().item())
+                elif level is not THREAD.levels[0] or about.numel() != self.lanes:
+                    self.asked_lanes = level is THREAD.levels[0] and self.lanes is None
+                    raise Unrecorded
+                else:
+                    yes = about.detach().nonzero().view(-1)
+                    answer = yes.numel() > 0
+                    if 0 < yes.numel() < about.numel():
+                        raise Disagreed((yes, about.detach().logical_not().nonzero().view(-1)))
+        except Unrecorded:
+            self.good = False
+            raise
+        self.asked += 1
+        self.steps.append(Step(None, [ref], {"lanes": level is not None}, [], answer))
+        return answer
 
     def reaches_given(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         """Whether an operator writes into memory that is not the call's own."""
@@ -128,9 +175,8 @@ class Replayed:
         return tuple(made) if self.many is tuple else tree.unflatten(made, self.spec)
 
 
-def written(recording: CallRecording, out: Any) -> Replayed:
-    """The list of operators that a call came to, as a function of its tensors."""
-    outs, spec = tree.flat(out)
+def ends_of(recording: CallRecording, outs: list[Any]) -> list[str | None]:
+    """The variables that a call returns; None for what is no tensor."""
     ends: list[str | None] = []
     for o in outs:
         if isinstance(o, Tensor):
@@ -146,6 +192,18 @@ def written(recording: CallRecording, out: Any) -> Replayed:
             ends.append(None)
         else:
             raise Unrecorded
+    return ends
+
+
+def container(out: Any) -> Any:
+    """How the tensors that a call returns are handed over: alone (None), in a tuple, or as a pytree (list)."""
+    return None if type(out) is Tensor else tuple if type(out) is tuple and all(type(o) is Tensor for o in out) else list
+
+
+def written(recording: CallRecording, out: Any) -> Replayed:
+    """The list of operators that a call came to, as a function of its tensors."""
+    outs, spec = tree.flat(out)
+    ends = ends_of(recording, outs)
     steps, space = recording.steps, dict[str, Any](recording.constants)
     names = [name for name in ends if name is not None]
     if not recording.in_place:
@@ -162,8 +220,7 @@ def written(recording: CallRecording, out: Any) -> Replayed:
     exec(text, space)
     call = made_opaque(space.pop("call"))
     call.text = text
-    many = None if type(out) is Tensor else tuple if type(out) is tuple and all(type(o) is Tensor for o in out) else list
-    return Replayed(call, spec, many)
+    return Replayed(call, spec, container(out))
 
 
 def passed(steps: list[Step]) -> list[Step]:
@@ -184,7 +241,7 @@ def passed(steps: list[Step]) -> list[Step]:
             continue  # it needs no numbers
         if step.func in PASSING and step.made[0] is not None:
             stands_for[step.made[0]] = args[0]
-        made.append(Step(step.func, args, kwargs, step.made))
+        made.append(step.changed(args, kwargs))
     return made
 
 
@@ -211,6 +268,8 @@ def wanted(steps: list[Step], ends: list[str]) -> list[Step]:
 
 def harmless(step: Step) -> bool:
     """Whether an operator raises nothing that depends on numbers, so that it can be left out where nobody needs its result."""
+    if step.answer is not None:
+        return False
     known = entry(step.func)
     if known.is_view or known.name in FACTORIES:
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,13 +22,42 @@ def keeps_statistics(name: str, args: Any) -> bool:
     return "batch_norm" in name and any(a is True for a in args) and "backward" not in name
 
 
+class Multiple(NamedTuple):
+    """A size in a recording of `lanes` lanes: so many times their number, which is `n` in what is written."""
+
+    factor: int
+    lanes: int
+
+    def __str__(self) -> str:
+        return "n" if self.factor == 1 else f"{self.factor} * n"
+
+
+def concrete(a: Any) -> Any:
+    """An argument as it was in the recording."""
+    if isinstance(a, Multiple):
+        return a.factor * a.lanes
+    return [concrete(x) for x in a] if isinstance(a, list) else a
+
+
+def sized(a: Any) -> bool:
+    """Whether an argument depends on the number of lanes."""
+    return isinstance(a, Multiple) or (isinstance(a, list) and any(sized(x) for x in a))
+
+
 class Step:
-    """One operator: its arguments with references in place of tensors, and the names of its results."""
+    """One operator: its arguments with references in place of tensors, and the names of its results.
 
-    __slots__ = ("args", "func", "kwargs", "made")
+    Or a question about a tensor, with its `answer`.
+    """
 
-    def __init__(self, func: Any, args: Any, kwargs: Any, made: list[str | None]) -> None:
-        self.func, self.args, self.kwargs, self.made = func, args, kwargs, made
+    __slots__ = ("answer", "args", "func", "kwargs", "made")
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, made: list[str | None], answer: bool | None = None) -> None:
+        self.func, self.args, self.kwargs, self.made, self.answer = func, args, kwargs, made, answer
+
+    def changed(self, args: Any, kwargs: Any) -> Step:
+        """The step with other arguments."""
+        return Step(self.func, args, kwargs, self.made, self.answer)
 
     def results(self) -> list[str]:
         """The names of what it makes and is used."""
@@ -211,7 +240,9 @@ def line(step: Step, space: dict[str, Any], largest: int) -> str:
     def argument(a: Any) -> str:
         if isinstance(a, Ref):
             return a.name
-        if isinstance(a, list) and references(a):
+        if isinstance(a, Multiple):
+            return str(a)
+        if isinstance(a, list) and (references(a) or sized(a)):
             return f"[{', '.join(map(argument, a))}]"
         if a is None or type(a) in (bool, int):
             return repr(a)
@@ -223,7 +254,8 @@ def line(step: Step, space: dict[str, Any], largest: int) -> str:
         return name
 
     words = [argument(a) for a in step.args] + [f"{k}={argument(v)}" for k, v in step.kwargs.items()]
-    call = step.func._op if largest > SMALL else direct(step.func, step.args, step.kwargs, largest)
+    args, kwargs = concrete(step.args), {k: concrete(v) for k, v in step.kwargs.items()}
+    call = step.func._op if largest > SMALL else direct(step.func, args, kwargs, largest)
     names = ["_" if made is None else made for made in step.made]
     returns = step.func._schema.returns
     alone = len(returns) == 1 and not isinstance(returns[0].type, torch.ListType)  # not a list of one

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from ..batch.report import reports
+from ..batch.vmap import vmap
 from ..core import calls, tree
 from ..core.calls import OWN_CODE, Asked
 from ..core.level import THREAD, graph_task_id
@@ -42,12 +43,13 @@ from ..core.torch_private import (
     saved_hooks,
 )
 from ..core.traced import NO_PLAN, NeedsGraph, TooLarge
+from .branching import Branching, NewWay
 from .call_program import LARGEST, CallRecording, Replayed, written
 from .describe import repeated
 from .known import PURE
 from .pure import Described, Impure, NotNow
-from .record import warnings_counted
-from .steps import Recording
+from .record import Unrecorded, warnings_counted
+from .ways import Way, cut, explored, way_of
 from .write import SMALL
 
 Tensor = torch.Tensor
@@ -117,13 +119,15 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
             plans[kind] = False
         return NO_PLAN
     plan = plans.get(known)
-    if type(plan) is Replayed:
+    if type(plan) is Replayed or type(plan) is Branching:
         if plan.doubts:
             return compared(plan, leaves, asked, func, args, plans, known)
         try:
             return plan(leaves)
         except (RuntimeError, IndexError, ValueError):
             return NO_PLAN  # the function itself says what is wrong
+        except NewWay:
+            return another_way(plan, leaves, asked, func, args, plans, known)
     if plan is False:
         return NO_PLAN
     if plan is None and plans and (len(plans) >= MOST_KEYS or not CHECKED):
@@ -172,53 +176,140 @@ def key_of(asked: Asked, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Te
 
 
 @contextlib.contextmanager
-def under(recording: Recording) -> Iterator[None]:
+def under(recording: CallRecording) -> Iterator[None]:
     """A recording below all levels; random numbers that are drawn meanwhile will be drawn again."""
     state = torch.get_rng_state()
     push_mode(recording)
     THREAD.recorders += 1
+    THREAD.answered = recording.answered
     try:
         with warnings_counted():
             yield
     finally:
+        THREAD.answered = None
         THREAD.recorders -= 1
         pop_mode(None)
         if not recording.good:
             torch.set_rng_state(state)
 
 
-def recorded(plans: Any, key: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any) -> Any:
+def watched(recording: CallRecording, asked: Asked, func: Any, args: Any) -> Any:
+    """What a call returns that is recorded; `Unrecorded` if a list of operators does not stand for it."""
+    before = THREAD.unrepeatable
+    with under(recording):
+        out = asked.again(func, args)
+    if not recording.good or before != THREAD.unrepeatable:
+        raise Unrecorded
+    return out
+
+
+def recorded(
+    plans: Any, key: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, like: Branching | None = None
+) -> Any:
     """One call, with the recording on, and once more as it is: what is returned has never been watched."""
     plans[key] = False
-    plan, recording, before = None, CallRecording(leaves), THREAD.unrepeatable
+    plan, recording = None, CallRecording(leaves)
     try:
-        with under(recording):
-            seen = asked.again(func, args)
-        if recording.good and before == THREAD.unrepeatable:
-            plan = written(recording, seen)
-        del seen
+        try:
+            out = watched(recording, asked, func, args)
+        except Unrecorded:
+            if not recording.asked_lanes:
+                raise
+            plan = by_lanes(asked, func, args, like)
+        else:
+            outs, spec = tree.flat(out)
+            if recording.asked:
+                plan = Branching([way_of(recording, out, outs, spec)], None, like)
+            else:
+                plan = written(recording, out)
+            del out, outs
     except (Exception, TooLarge, NeedsGraph):  # the run that follows says what is wrong
         plan = None
-    if plan is None and recording.largest <= LARGEST:
+    if plan is None and like is None and recording.largest <= LARGEST:
         plans[kind_of(asked, func)] = False  # it will be the same with other tensors
     del recording
-    return asked.again(func, args) if plan is None else compared(plan, leaves, asked, func, args, plans, key)
+    if plan is not None:
+        return compared(plan, leaves, asked, func, args, plans, key)
+    out = asked.again(func, args)
+    if like is not None:
+        plans[key] = like
+    return out
+
+
+def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None) -> Branching:
+    """A call in which each lane has answers of its own, by the ways that lanes go."""
+    dims = asked.settings.get("in_dims")
+    if asked.transform is not vmap or asked.settings["chunk_size"] is not None:
+        raise Unrecorded
+    dims = [dims] * len(args) if type(dims) is int else list(dims) if type(dims) in (tuple, list) else []
+    if len(dims) != len(args) or not all([d is None or type(d) is int for d in dims]):
+        raise Unrecorded
+    dims = [None if d is None or not isinstance(a, Tensor) else d % a.dim() for a, d in zip(args, dims, strict=True)]
+    first = next(k for k, d in enumerate(dims) if d is not None)
+    place = sum(isinstance(a, Tensor) for a in args[:first]), dims[first]
+    orders = [sorted(range(a.dim()), key=lambda k: -a.stride(k)) if isinstance(a, Tensor) else () for a in args]
+
+    def record(lanes: Tensor) -> tuple[Way, CallRecording]:
+        some = [a if d is None else cut(a, d, tuple(o), lanes) for a, d, o in zip(args, dims, orders, strict=True)]
+        recording = CallRecording(key_of(asked, func, tuple(some))[1], lanes.numel())
+        out = watched(recording, asked, func, tuple(some))
+        outs, spec = tree.flat(out)
+        return way_of(recording, out, outs, spec), recording
+
+    return Branching(explored(record, args[first].shape[dims[first]]), place, like)
 
 
 def compared(
-    plan: Replayed, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any
+    plan: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any
 ) -> Any:
     """A call as it is, beside the list of operators: it is believed when it has twice given the same."""
-    plans[key] = False
+    plans[key], made = False, None
     try:
-        made = prints(plan(leaves))
+        made = plan(leaves)
+    except NewWay:
+        return another_way(plan, leaves, asked, func, args, plans, key)
     except (RuntimeError, IndexError, ValueError):
-        made = None
-    out = asked.again(func, args)
-    if made is not None and made == prints(out):
+        pass
+    if type(plan) is Branching:
+        out = asked.again(func, args)
+        believed = made is not None and near(made, out)
+    else:
+        made = prints(made) if made is not None else None
+        out = asked.again(func, args)
+        believed = made is not None and made == prints(out)
+    if believed:
         plan.doubts -= 1
         plans[key] = plan
     return out
+
+
+def another_way(
+    plan: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any
+) -> Any:
+    """A call that goes a way that the plan does not know: it is recorded, unless that happens all the time."""
+    if plan.missed():
+        plans[key] = False
+        return asked.again(func, args)
+    return recorded(plans, key, leaves, asked, func, args, plan)
+
+
+def near(a: Any, b: Any) -> bool:
+    """Whether two results are the same, but for the last bits: other numbers of lanes are summed in another order."""
+    (xs, one), (ys, two) = tree.flat(a), tree.flat(b)
+    return one == two and all(close(x, y) for x, y in zip(xs, ys, strict=True))
+
+
+def close(x: Any, y: Any) -> bool:
+    """Whether two leaves of results are the same but for the last bits."""
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return type(x) is type(y) and x == y
+    if (x.shape, x.stride(), x.dtype, x.requires_grad) != (y.shape, y.stride(), y.dtype, y.requires_grad):
+        return False
+    if not x.is_floating_point():
+        return torch.equal(x, y)
+    few = 256 * torch.finfo(x.dtype).eps
+    largest = y[y.isfinite()].abs().amax().item() if y.isfinite().any() else 0.0
+    return torch.allclose(x, y, few, few * largest, equal_nan=True)
 
 
 def prints(out: Any) -> Any:
@@ -232,7 +323,7 @@ def printed(x: Tensor) -> Any:
     about = x.shape, x.stride(), x.dtype, x.requires_grad
     numbers = x.detach()
     if x.numel() <= SMALL:
-        return *about, numbers.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return *about, numbers.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
     if not x.is_floating_point():
         return *about, *[part.sum().item() for part in (numbers, numbers[::2], numbers[..., ::3])]
     parts = (numbers, numbers[::2], numbers[..., ::3])  # no copies: what is compared may be the most of the memory
