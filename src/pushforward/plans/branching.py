@@ -25,7 +25,7 @@ from .ways import Way, cut
 from .write import agree, freed
 
 Tensor = torch.Tensor
-MOST_WAYS = 16
+MOST_WAYS = 64
 PAID, COST = 32, 4  # a call that goes an unknown way costs as much as so many that do not bring in
 
 
@@ -67,7 +67,7 @@ class Branching:
 
     def __call__(self, leaves: list[Tensor]) -> Any:
         """The result for other tensors; `NewWay` where a question has an answer that it never had."""
-        ends: list[tuple[Part, Tensor | None, list[Any]]] = []
+        ends: list[Any] = []
         size = leaves[self.lanes[0]].shape[self.lanes[1]] if self.lanes is not None else 0
         walk(self.root, size, leaves, None, ends)
         part, _, made = ends[0]
@@ -85,7 +85,7 @@ class Branching:
         return self.credit < 0
 
 
-def walk(part: Part, n: int, values: list[Tensor], lanes: Tensor | None, ends: list[Any]) -> None:
+def walk(part: Part, n: int, values: list[Tensor], lanes: Any, ends: list[Any]) -> None:
     """Follow some lanes from a question on, `lanes` being their places in the call (None: all)."""
     while part.after is not None:
         asked, values = part.run(n, values)
@@ -98,7 +98,7 @@ def walk(part: Part, n: int, values: list[Tensor], lanes: Tensor | None, ends: l
                     raise NewWay
                 for answer, places in groups:
                     following, takes = part.after[answer]
-                    own = [values[k] if how is None else cut(values[k], *how, places) for k, how in takes]
+                    own = [values[k] if how is None else cut(values[k], how[0], how[1], places) for k, how in takes]
                     walk(following, places.numel(), own, places if lanes is None else lanes[places], ends)
                 return
         else:
@@ -111,8 +111,8 @@ def walk(part: Part, n: int, values: list[Tensor], lanes: Tensor | None, ends: l
     ends.append((part, lanes, part.run(n, values)))
 
 
-def joined(ends: list[tuple[Part, Tensor | None, list[Any]]], size: int) -> list[Any]:
-    """The results of all ways, in lane order."""
+def joined(ends: list[Any], size: int) -> list[Any]:
+    """The results of all ways, each with the part that it came from and its lanes, in lane order."""
     made = []
     way = ends[0][0].way
     for k, (end, out) in enumerate(zip(way.ends, way.outs, strict=True)):
@@ -159,8 +159,9 @@ def grown(ways: list[Way], start: int, known: dict[str, Tensor], folding: bool, 
         live = list(dict.fromkeys(name for following in after.values() for name in following.takes))
         needed = [*question.read(), *live]
         result = f"{question.args[0].name}, [{', '.join(live)}]"
+        cuts = {name: lanes_in(first, name) if part.lanes else None for name in live}
         part.after = {
-            answer: (following, [(live.index(name), lanes_in(first if not part.lanes else following.way, name)) for name in following.takes])
+            answer: (following, [(live.index(name), cuts[name]) for name in following.takes])
             for answer, following in after.items()
         }
     steps = wanted(steps, needed)

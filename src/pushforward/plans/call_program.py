@@ -123,22 +123,18 @@ class CallRecording(Recording):
 
     def answered(self, level: Any, about: Tensor) -> bool:
         """The answer to a question about a tensor of truth values, one for each lane of `level` if there is one."""
-        try:
-            ref = self.referred(about)
-            with plainly():
-                if level is None:
-                    answer = bool(about.detach().item())
-                elif level is not THREAD.levels[0] or about.numel() != self.lanes:
-                    self.asked_lanes = level is THREAD.levels[0] and self.lanes is None
-                    raise Unrecorded
-                else:
-                    yes = about.detach().nonzero().view(-1)
-                    answer = yes.numel() > 0
-                    if 0 < yes.numel() < about.numel():
-                        raise Disagreed((yes, about.detach().logical_not().nonzero().view(-1)))
-        except Unrecorded:
-            self.good = False
-            raise
+        good, self.good = self.good, False
+        ref = self.referred(about)
+        if level is not None and (level is not THREAD.levels[0] or about.numel() != self.lanes):
+            self.asked_lanes = level is THREAD.levels[0] and self.lanes is None
+            raise Unrecorded
+        with plainly():
+            numbers = about.view(-1)
+            yes = numbers.nonzero().view(-1)
+            answer = yes.numel() > 0
+            if 0 < yes.numel() < numbers.numel():
+                raise Disagreed((yes, numbers.logical_not().nonzero().view(-1)))
+        self.good = good
         self.asked += 1
         self.steps.append(Step(None, [ref], {"lanes": level is not None}, [], answer))
         return answer

@@ -17,7 +17,8 @@ from .steps import Multiple, Step
 from .write import agree
 
 Tensor = torch.Tensor
-MOST = 8  # ways in one call
+MOST = 16  # ways in one call
+MOST_STEPS = 1 << 12  # in all recordings of one call
 
 
 class Way(NamedTuple):
@@ -120,20 +121,22 @@ def unified(a: Any, b: Any, lanes: int, others: int) -> Any:
     raise Unrecorded
 
 
-def explored(record: Callable[[Tensor], tuple[Way, CallRecording]], size: int) -> list[Way]:
-    """The ways that the lanes of a call go; `record` records that of some lanes."""
+def explored(record: Callable[[Tensor, list[CallRecording]], Way], size: int) -> list[Way]:
+    """The ways that the lanes of a call go; `record` records that of some lanes, and adds the recording to a list."""
     ways: list[Way] = []
     pending = [torch.arange(size)]
+    steps = 0
     while pending:
         lanes = pending.pop()
-        if len(ways) + len(pending) >= MOST:
+        if len(ways) + len(pending) >= MOST or steps >= MOST_STEPS:
             raise Unrecorded
+        made: list[CallRecording] = []
         try:
-            (a, first), (b, second) = [record(some) for some in two_numbers(lanes)]
+            a, b = [record(some, made) for some in two_numbers(lanes)]
+            ways.append(merged(a, made[0], b, made[1]))
         except Disagreed as split:
             pending += [lanes[places] for places in split.groups]
-            continue
-        ways.append(merged(a, first, b, second))
+        steps += sum(len(recording.steps) for recording in made)
     return ways
 
 

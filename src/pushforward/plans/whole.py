@@ -218,10 +218,7 @@ def recorded(
             plan = by_lanes(asked, func, args, like)
         else:
             outs, spec = tree.flat(out)
-            if recording.asked:
-                plan = Branching([way_of(recording, out, outs, spec)], None, like)
-            else:
-                plan = written(recording, out)
+            plan = Branching([way_of(recording, out, outs, spec)], None, like) if recording.asked else written(recording, out)
             del out, outs
     except (Exception, TooLarge, NeedsGraph):  # the run that follows says what is wrong
         plan = None
@@ -238,25 +235,26 @@ def recorded(
 
 def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None) -> Branching:
     """A call in which each lane has answers of its own, by the ways that lanes go."""
-    dims = asked.settings.get("in_dims")
-    if asked.transform is not vmap or asked.settings["chunk_size"] is not None:
+    simple = all([isinstance(a, (Tensor, int, float, str, type(None))) for a in args])
+    if asked.transform is not vmap or asked.settings["chunk_size"] is not None or not simple:
         raise Unrecorded
-    dims = [dims] * len(args) if type(dims) is int else list(dims) if type(dims) in (tuple, list) else []
+    said: Any = asked.settings["in_dims"]
+    dims: list[Any] = [said] * len(args) if type(said) is int else list(said) if type(said) in (tuple, list) else []
     if len(dims) != len(args) or not all([d is None or type(d) is int for d in dims]):
         raise Unrecorded
     dims = [None if d is None or not isinstance(a, Tensor) else d % a.dim() for a, d in zip(args, dims, strict=True)]
-    first = next(k for k, d in enumerate(dims) if d is not None)
-    place = sum(isinstance(a, Tensor) for a in args[:first]), dims[first]
+    first, dim = next((k, d) for k, d in enumerate(dims) if d is not None)
+    place = sum(isinstance(a, Tensor) for a in args[:first]), dim
     orders = [sorted(range(a.dim()), key=lambda k: -a.stride(k)) if isinstance(a, Tensor) else () for a in args]
 
-    def record(lanes: Tensor) -> tuple[Way, CallRecording]:
+    def record(lanes: Tensor, made: list[CallRecording]) -> Way:
         some = [a if d is None else cut(a, d, tuple(o), lanes) for a, d, o in zip(args, dims, orders, strict=True)]
-        recording = CallRecording(key_of(asked, func, tuple(some))[1], lanes.numel())
-        out = watched(recording, asked, func, tuple(some))
+        made.append(CallRecording(key_of(asked, func, tuple(some))[1], lanes.numel()))
+        out = watched(made[-1], asked, func, tuple(some))
         outs, spec = tree.flat(out)
-        return way_of(recording, out, outs, spec), recording
+        return way_of(made[-1], out, outs, spec)
 
-    return Branching(explored(record, args[first].shape[dims[first]]), place, like)
+    return Branching(explored(record, args[first].shape[dim]), place, like)
 
 
 def compared(
