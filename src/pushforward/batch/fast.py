@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core.facts import register_facts
 from ..core.level import recorded_below
 from ..core.methods import register_method
 from ..core.torch_private import (
@@ -236,4 +237,10 @@ def register() -> None:
     table[torch.stack] = stack
 
 
+def sizes(x: Batched) -> Any:
+    """The sizes of one lane's value."""
+    return x._payload.shape[1:] if x._mapped else x._payload.shape
+
+
 register()
+register_facts(Batched, "_payload", sizes)

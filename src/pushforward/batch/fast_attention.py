@@ -48,11 +48,8 @@ def multi_head(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None  # the long way raises the error
     if not constants_only(level, args[3:], kwargs):
         return None
-    moved = [direct(as_samples, p, held=level.held) for p in payloads]
-    for k in (1, 2):  # the function looks for the same value given twice
-        for j in range(k):
-            if args[k] is args[j]:
-                moved[k] = moved[j]
+    known = {id(x): direct(as_samples, x._payload, held=level.held) for x in {id(x): x for x in args[:3]}.values()}
+    moved = [known[id(x)] for x in args[:3]]  # the function looks for the same value given twice
     out, weights = called(level, func, moved[0], (*moved[1:], *args[3:]), kwargs)
     made = wrap(level, direct(as_lanes, out, level.size, first.dim(), held=level.held), True)
     if weights is None:

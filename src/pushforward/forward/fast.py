@@ -16,6 +16,7 @@ import torch
 from ..batch.level import Batched, BatchLevel
 from ..batch.level import wrap as wrap_rows
 from ..core import methods
+from ..core.facts import register_facts
 from ..core.level import THREAD, is_grad_enabled
 from ..core.torch_private import (
     NoDispatch,
@@ -170,3 +171,6 @@ def plain_dual(x: Any) -> bool:
 def register_method(name: str, short: Any) -> None:
     """Let a method or an operator of dual numbers take a short way."""
     methods.register_method(Dual, name, short)
+
+
+register_facts(Dual, "_primal", lambda x: x._primal.shape)

@@ -25,10 +25,12 @@ _INSTRUCTIONS = """
     UNARY_NEGATIVE UNARY_NOT UNARY_INVERT UNARY_POSITIVE COMPARE_OP IS_OP CONTAINS_OP GET_ITER FOR_ITER JUMP_FORWARD
     JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP RETURN_VALUE RETURN_CONST
     UNPACK_SEQUENCE UNPACK_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE RETURN_GENERATOR YIELD_VALUE RERAISE RAISE_VARARGS
-    LOAD_ASSERTION_ERROR CALL_INTRINSIC_1 FORMAT_VALUE FORMAT_SIMPLE CONVERT_VALUE BUILD_STRING
+    LOAD_ASSERTION_ERROR CALL_INTRINSIC_1 FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BUILD_STRING
 """
 INSTRUCTIONS = frozenset(_INSTRUCTIONS.split())
 JUMPS = "POP_JUMP_"
+# Of what CALL_INTRINSIC_1 does; the others make types and asynchronous generators.
+INTRINSICS = frozenset(f"INTRINSIC_{name}" for name in ("LIST_TO_TUPLE", "UNARY_POSITIVE", "STOPITERATION_ERROR"))
 
 _DOES_MORE = """
     apply_ backward cuda data data_ptr element_size grad grad_fn is_leaf is_shared item layout map_ map2_ module_load names new_tensor
@@ -41,10 +43,10 @@ _CHOOSE = """
     scaled_dot_product_attention multi_head_attention_forward tensor_split tensordot ctc_loss lobpcg pca_lowrank svd_lowrank
 """
 FLAGGED = frozenset(_CHOOSE.split())
+CHANGING = frozenset(("append", "sort"))  # a list on which they are called
 _OF_MAPPINGS = frozenset(("items", "keys", "values"))
 _OF_TENSORS = frozenset(n for n in dir(Tensor) if n[0] != "_" and n[-1] != "_")
 ATTRIBUTES = (_OF_TENSORS - frozenset(_DOES_MORE.split()) - FLAGGED) | _OF_MAPPINGS
-
 
 
 def torch_functions() -> set[Any]:

@@ -4,7 +4,8 @@ Read from its bytecode: it may do arithmetic, call torch's functions and methods
 functions of its own, and call functions that do no more than that. Everything that it takes from outside (globals, what it
 closes over, defaults) is looked up in every call and becomes a part of the key, by value; tensors become inputs. Whatever
 else it does (an attribute set, an item assigned, an import, `with`, `try`, a method with an unknown name, a call of
-something unknown) makes it a function that nothing is known of, and it is run each time.
+something unknown) makes it a function that nothing is known of, and it is run each time. So does a name of its code that no
+instruction read here explains: versions of Python differ in their instructions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from ..core.calls import OWN_CODE, OWN_FUNCTIONS, Asked
-from .known import ATTRIBUTES, INSTRUCTIONS, JUMPS, PURE
+from .known import ATTRIBUTES, CHANGING, INSTRUCTIONS, INTRINSICS, JUMPS, PURE
 
 Tensor = torch.Tensor
 MOST_CODE = 1 << 12
@@ -53,39 +54,50 @@ class Reading:
         self.changes_lists = False
         self.paths: dict[tuple[bool, str, tuple[str, ...]], None] = {}
         self.read(code, frozenset())
+        if not {name for is_global, name, _ in self.paths if not is_global}.issuperset(code.co_freevars):
+            raise Impure(code.co_freevars)
 
     def read(self, code: types.CodeType, cells: frozenset[str]) -> None:
         """The instructions of a function, and of those that it makes; `cells`: variables of the functions around it."""
+        if not set(code.co_cellvars).isdisjoint(code.co_freevars):
+            raise Impure(code.co_freevars)  # a comprehension's variable, in place of one of the same name around it
         own = cells | set(code.co_cellvars)
         lines = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
-        k = 0
+        k, named = 0, set()
         while k < len(lines):
-            op, value = lines[k].opname, lines[k].argval
+            op, value, words = lines[k].opname, lines[k].argval, lines[k].argrepr
             k += 1
             if op not in INSTRUCTIONS and not op.startswith(JUMPS):
                 raise Impure(op)
-            if op == "LOAD_CONST" and isinstance(value, types.CodeType):
+            if isinstance(value, types.CodeType):
                 self.read(value, own)
-            elif op == "BINARY_OP" and lines[k - 1].argrepr.endswith("="):
+            elif op == "BINARY_OP" and words.endswith("="):
                 self.changes_lists = True
+            elif op == "CALL_INTRINSIC_1" and words not in INTRINSICS:
+                raise Impure(words)
             elif op == "STORE_DEREF" and value not in code.co_cellvars:
                 raise Impure(op)
             elif op in ("LOAD_ATTR", "LOAD_METHOD"):
+                named.add(value)
                 self.attribute(value)
             elif op in ("LOAD_GLOBAL", "LOAD_DEREF"):
                 chain = []
-                while k < len(lines) and lines[k].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                # What other branches jump to takes an attribute of their values too.
+                while k < len(lines) and lines[k].opname in ("LOAD_ATTR", "LOAD_METHOD") and not lines[k].is_jump_target:
                     chain.append(lines[k].argval)
                     k += 1
+                named.update(chain, (value,))
                 if op == "LOAD_DEREF" and value in own:
                     for name in chain:
                         self.attribute(name)
                 else:
                     self.paths[op == "LOAD_GLOBAL", value, tuple(chain)] = None
+        if not named.issuperset(code.co_names):
+            raise Impure(code.co_names)
 
     def attribute(self, name: str) -> None:
         """An attribute of a value that is not known yet: it must be one of tensors."""
-        if name == "append":
+        if name in CHANGING:
             self.changes_lists = True
         elif name not in ATTRIBUTES:
             raise Impure(name)
@@ -229,6 +241,6 @@ def followed(space: dict[str, Any], cells: Any, is_global: bool, name: str, chai
             rest += 1
     except Exception:
         raise NotNow from None  # the function itself says what is missing
-    if not ATTRIBUTES.issuperset(chain[rest:]):
+    if not ATTRIBUTES.issuperset(chain[rest:]) or (type(value) is list and not CHANGING.isdisjoint(chain[rest:])):
         raise Impure(chain)
     return value
