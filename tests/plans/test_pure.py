@@ -55,9 +55,13 @@ def none_or(x: torch.Tensor) -> torch.Tensor:
     return y.sum()
 
 
-def asserted(x: torch.Tensor) -> torch.Tensor:
+ASSERTED = """
+def asserted(x):
     assert c and x.dim() == 1, f"{x.dim():3d} {c!r} {c:>5.1f}"
     return scaled(x, c if x.dim() else 1.0).sum()
+"""
+asserted: Any = None
+exec(ASSERTED)  # a statement that pytest writes anew where it sees it
 
 
 def by_name(x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +102,7 @@ def chained(x: torch.Tensor) -> torch.Tensor:
     n = len(PAIR) or 1
     ok = 0 < n <= 3 and not (n == 5 or n != 1) and "beta" in PAIR and n in (1, 2)
     while n < 3:
-        n += 1
+        n = n + 1
     return (x ** (n if ok else 7)).sum() * PAIR["beta"] * c
 
 
