@@ -95,3 +95,36 @@ def test_what_is_wrong_for_one_is_wrong_for_all(attend, wrong):
         wrong(attend, x[0])
     with pytest.raises((RuntimeError, AssertionError)):
         pf.vmap(lambda x: wrong(attend, x))(x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("samples", [(), (2,)], ids=["one sample", "two samples"])
+def test_self_attention_with_samples_in_front(samples, bias):
+    torch.manual_seed(1)
+    attend = nn.MultiheadAttention(6, 3, dtype=torch.float64, batch_first=True, bias=bias)
+    x = randn(4, *samples, 5, 6)
+    f = lambda x: attend(x, x, x, need_weights=False)[0]
+    out = pf.vmap(f)(x)
+    torch.testing.assert_close(out, torch.stack([f(a) for a in x]))
+    loss = lambda x: f(x).sin().sum()
+    torch.testing.assert_close(pf.vmap(pf.grad(loss))(x), torch.stack([pf.grad(loss)(a) for a in x]))
+    torch.testing.assert_close(
+        pf.vmap(lambda x: pf.jvp(f, (x,), (x * x,))[1])(x), torch.stack([pf.jvp(f, (a,), (a * a,))[1] for a in x])
+    )
+    got = torch.autograd.grad(pf.vmap(loss)(x).sum(), list(attend.parameters()))
+    want = torch.autograd.grad(sum(loss(a) for a in x), list(attend.parameters()))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_layers_of_a_transformer_and_calls_that_do_not_fit():
+    torch.manual_seed(2)
+    layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True, dtype=torch.float64)
+    x = randn(4, 3, 6)
+    for f in (lambda x: layer(x), lambda x: layer(x[None])[0], lambda x: layer(torch.stack([x, x * 2])).sum(0)):
+        torch.testing.assert_close(pf.vmap(f)(x), torch.stack([f(a) for a in x]))
+    attend = nn.MultiheadAttention(6, 2, dtype=torch.float64)
+    with pytest.raises((RuntimeError, AssertionError)):
+        pf.vmap(lambda x: attend(x, x, x, need_weights=False)[0])(randn(4, 3, 5))
+    with pytest.raises((RuntimeError, AssertionError)):
+        pf.vmap(lambda x: attend(x, x, x, need_weights=False)[0])(x.float())

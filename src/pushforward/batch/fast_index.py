@@ -38,7 +38,8 @@ def item(func: Any, args: tuple[Any, ...]) -> Any:
         return None
     kind = type(k)
     if kind is not int:
-        return basic(x, k if kind is tuple else (k,)) if kind is slice or kind is tuple or k is None or k is ... else None
+        items: Any = k if kind is tuple else (k,)
+        return basic(x, items) if kind is slice or kind is tuple or k is None or k is ... else None
     meta = x._meta or meta_of(x)
     level = x._level
     if not meta or not meta[1] or not level.alive or level.tracked or saved_hooks(False) is not None:
