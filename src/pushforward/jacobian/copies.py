@@ -104,7 +104,9 @@ def mapped_once(func: Any, of_inputs: Callable[..., list[Tensor]], inputs: tuple
 
 
 def refuse(code: Any) -> None:
-    """Functions of this code are not small."""
+    """Functions of this code are not small, unless it was a recording that gave up (`plans`)."""
+    if THREAD.recorders:
+        return
     if len(_NOT_SMALL) >= 1 << 12:
         _NOT_SMALL.clear()
     _NOT_SMALL.add(code)
