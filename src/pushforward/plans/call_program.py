@@ -108,7 +108,9 @@ class CallRecording(Recording):
         return self.name(x, found)
 
     def keep(self, func: Any, args: Any, kwargs: Any, out: Any, given: Any) -> None:
-        """Write down one operator."""
+        """Write down one operator, unless it gave back what it was given."""
+        if func is not LIFT and not func._schema.is_mutable and isinstance(out, Tensor) and any([out is a for a in given]):
+            return
         before = len(self.steps)
         super().keep(func, args, kwargs, out, given)
         if len(self.steps) == before:
