@@ -13,8 +13,8 @@ from ..core.torch_private import operator_spaces
 
 Tensor = torch.Tensor
 
-# CPython 3.11 to 3.14. Not among them: setting an item, an attribute, a global, a variable of an outer function; imports,
-# `with`, `try`, classes, coroutines.
+# CPython 3.11 to 3.14 (the last as documented, it was not run). Not among them: setting an item, an attribute, a global, a
+# variable of an outer function; imports, `with`, `try`, classes, coroutines.
 _INSTRUCTIONS = """
     RESUME NOP CACHE PRECALL KW_NAMES PUSH_NULL EXTENDED_ARG COPY SWAP POP_TOP POP_ITER END_FOR TO_BOOL NOT_TAKEN LOAD_FAST
     LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST
