@@ -162,3 +162,15 @@ def test_one_mask_for_value_tangent_and_linear_map():
 def test_no_lanes_draw_nothing():
     assert pf.vmap(lambda r: r + torch.rand(3), randomness="different")(torch.empty(0, 3)).shape == (0, 3)
     assert pf.vmap(lambda r: r + torch.rand(3), seed=1)(torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_a_dropout_module():
+    drop = torch.nn.Dropout(0.5)
+    with pytest.raises(pf.RandomnessError, match="Say vmap.*randomness='different'") as raised:
+        pf.vmap(drop)(torch.ones(64, 16))  # which of the two is meant is for the caller to say
+    assert "randomness='same'" in str(raised.value)
+    y = pf.vmap(drop, randomness="different")(torch.ones(64, 16))
+    assert y.shape == (64, 16)
+    assert bool(((y == 0) | (y == 2)).all())
+    assert len({tuple(r.tolist()) for r in y}) > 1
+    assert torch.equal(pf.vmap(drop.eval())(torch.ones(64, 16)), torch.ones(64, 16))
