@@ -12,7 +12,7 @@ import torch
 
 from ..core.captured import described
 from ..core.journal import about_to_write
-from ..core.level import THREAD, autograd_on, is_grad_enabled
+from ..core.level import THREAD, autograd_on, is_grad_enabled, no_plan
 from ..core.torch_private import NoDispatch
 from ..core.traced import TooLarge, Traced
 from ..ops.table import Entry, entry
@@ -38,7 +38,7 @@ def write(
     if unrecorded is not None and is_grad_enabled():  # the row says that autograd does not see this write
         with unrecorded():
             return write(level, e, func, args, kwargs, values, flags, plain, mapped)
-    THREAD.unrepeatable += 1
+    no_plan()
     targets = flattened([args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs])
     ours = [isinstance(t, Batched) and t._level is level for t in targets]
     if THREAD.attempts:

@@ -52,6 +52,14 @@ class _Thread(threading.local):
 
 
 THREAD = _Thread()
+
+
+def no_plan() -> None:
+    """The operator that runs leaves more behind than its plan would: a list of a whole call's operators has all of it."""
+    if not THREAD.recorders:
+        THREAD.unrepeatable += 1
+
+
 _STACKS: dict[Any, Any] = {}
 
 

@@ -17,7 +17,16 @@ from ..core.carry import adopted, elsewhere
 from ..core.cell import STOP, Cell, steps
 from ..core.errors import CapturedWriteError, DerivativeLost, DerivativeLostError, EscapedValueError
 from ..core.fresh import stopped
-from ..core.level import THREAD, Level, any_complex, autograd_on, is_grad_enabled, lazy_bits_on, user_stopped_gradient
+from ..core.level import (
+    THREAD,
+    Level,
+    any_complex,
+    autograd_on,
+    is_grad_enabled,
+    lazy_bits_on,
+    no_plan,
+    user_stopped_gradient,
+)
 from ..core.source import source_line
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper, no_function
@@ -345,7 +354,7 @@ class DualLevel(Level):
         made = x._tangent
         if made is None or (made := laid_out_like(made, x._primal)) is x._tangent:
             return made
-        THREAD.unrepeatable += 1
+        no_plan()
         cell = x._cell
         if cell is None:
             x._tangent, x._form = made, None

@@ -9,7 +9,7 @@ import torch
 from ..core.captured import described
 from ..core.errors import CapturedWriteError
 from ..core.journal import about_to_write
-from ..core.level import THREAD, autograd_on, is_grad_enabled, user_stopped_gradient
+from ..core.level import THREAD, autograd_on, is_grad_enabled, no_plan, user_stopped_gradient
 from ..core.source import source_line
 from ..core.torch_private import NoDispatch
 from ..ops.table import Entry, entry
@@ -27,7 +27,7 @@ def write(
     if unrecorded is not None and is_grad_enabled():  # the row says that no derivative sees this write
         with unrecorded():
             return write(level, e, func, args, kwargs, primals, tangents, plain, moving)
-    THREAD.unrepeatable += 1
+    no_plan()
     if e.writes_metadata:
         return change_metadata(level, e, func, args, kwargs)
     targets = [args[k] for k in e.writes] + [kwargs[n] for n in e.out_names if n in kwargs]

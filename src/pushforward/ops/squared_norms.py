@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..core.level import THREAD
+from ..core.level import THREAD, no_plan
 from ..core.torch_private import NoFunction
 from ..core.traced import SPECIAL, UNPLANNED, Traced
 from .safe import SEEN
@@ -39,7 +39,7 @@ def state_of(values: tuple[Tensor, ...]) -> list[tuple[Any, int]]:
 def kept(norm: Any, square: Square, *inputs: Tensor) -> Any:
     """The norm, which knows its square for as long as nothing is written into it or into what it is the norm of."""
     if isinstance(norm, Tensor):
-        THREAD.unrepeatable += 1  # a plan would not keep it
+        no_plan()
         with NoFunction():
             if isinstance(norm, Traced):
                 made: Any = norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,11 +22,19 @@ def keeps_statistics(name: str, args: Any) -> bool:
     return "batch_norm" in name and any(a is True for a in args) and "backward" not in name
 
 
-class Multiple(NamedTuple):
+class Multiple:
     """A size in a recording of `lanes` lanes: so many times their number, which is `n` in what is written."""
 
-    factor: int
-    lanes: int
+    __slots__ = ("factor", "lanes")
+
+    def __init__(self, factor: int, lanes: int) -> None:
+        self.factor, self.lanes = factor, lanes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Multiple) and self.factor == other.factor
+
+    def __hash__(self) -> int:
+        return hash(self.factor)
 
     def __str__(self) -> str:
         return "n" if self.factor == 1 else f"{self.factor} * n"

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from ..batch.report import reports
-from ..batch.vmap import vmap
+from ..batch.vmap import flat_inputs, vmap
 from ..core import calls, tree
 from ..core.calls import OWN_CODE, Asked
 from ..core.level import THREAD, graph_task_id
@@ -235,26 +235,25 @@ def recorded(
 
 def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None) -> Branching:
     """A call in which each lane has answers of its own, by the ways that lanes go."""
-    simple = all([isinstance(a, (Tensor, int, float, str, type(None))) for a in args])
-    if asked.transform is not vmap or asked.settings["chunk_size"] is not None or not simple:
+    if asked.transform is not vmap or asked.settings["chunk_size"] is not None:
         raise Unrecorded
-    said: Any = asked.settings["in_dims"]
-    dims: list[Any] = [said] * len(args) if type(said) is int else list(said) if type(said) in (tuple, list) else []
-    if len(dims) != len(args) or not all([d is None or type(d) is int for d in dims]):
+    leaves, spec, dims = flat_inputs(func, asked.settings["in_dims"], args, {})
+    first, dim = next(((x, d) for x, d in zip(leaves, dims, strict=True) if d is not None), (None, 0))
+    known = key_of(asked, func, args)[1]
+    place = next((k for k, x in enumerate(known) if x is first), None)
+    if place is None or dim is None:
         raise Unrecorded
-    dims = [None if d is None or not isinstance(a, Tensor) else d % a.dim() for a, d in zip(args, dims, strict=True)]
-    first, dim = next((k, d) for k, d in enumerate(dims) if d is not None)
-    place = sum(isinstance(a, Tensor) for a in args[:first]), dim
-    orders = [sorted(range(a.dim()), key=lambda k: -a.stride(k)) if isinstance(a, Tensor) else () for a in args]
+    orders = [tuple(sorted(range(a.dim()), key=lambda k: -a.stride(k))) if isinstance(a, Tensor) else () for a in leaves]
 
     def record(lanes: Tensor, made: list[CallRecording]) -> Way:
-        some = [a if d is None else cut(a, d, tuple(o), lanes) for a, d, o in zip(args, dims, orders, strict=True)]
-        made.append(CallRecording(key_of(asked, func, tuple(some))[1], lanes.numel()))
-        out = watched(made[-1], asked, func, tuple(some))
-        outs, spec = tree.flat(out)
-        return way_of(made[-1], out, outs, spec)
+        some = [a if d is None else cut(a, d, o, lanes) for a, d, o in zip(leaves, dims, orders, strict=True)]
+        these = tuple(some) if spec is None else tree.unflatten(some, spec)[0]
+        made.append(CallRecording(key_of(asked, func, these)[1], lanes.numel()))
+        out = watched(made[-1], asked, func, these)
+        outs, form = tree.flat(out)
+        return way_of(made[-1], out, outs, form)
 
-    return Branching(explored(record, args[first].shape[dim]), place, like)
+    return Branching(explored(record, known[place].shape[dim]), (place, dim), like)
 
 
 def compared(
