@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from pathlib import Path
 
@@ -86,6 +87,19 @@ def test_names_and_lines_are_the_users():
     assert "WEIGHT,  # float32[4, 3], captured: WEIGHT" in text
     assert "functions.py:21: h = torch.tanh(x @ WEIGHT.t())" in text
     assert "backward of functions.py:22" in text
+
+
+def test_lines_of_what_is_executed_from_a_string_are_not_those_of_another_string():
+    """As Python 3.13 keeps the text that `python -c` runs, under the name that all such texts have."""
+    space: dict = {"torch": torch}
+    exec("def g(x):\n    u = torch.sin(x)\n    return u * 2", space)
+    linecache.cache["<string>"] = 30, None, ["import sys\n", "    v = torch.sin(x)\n", "    return v * 2\n"], "<string>"
+    try:
+        text = pf.source(pf.jacfwd(space["g"]))(x)
+    finally:
+        del linecache.cache["<string>"]
+    assert "#" not in text.split("):")[1]
+    assert " v = " not in text
 
 
 def test_a_tangent_does_not_take_the_name_of_its_value():

@@ -26,15 +26,24 @@ _OTHERS = {"linear": ("addmm", "addmv", "mm"), "softmax": ("softmax",), "matmul"
 
 def describe(origin: Origin) -> str:
     """`file.py:12: y = torch.sin(x)`."""
-    name = origin.code.co_filename
-    text = linecache.getline(name, origin.line).strip()
-    where = f"{os.path.basename(name)}:{origin.line}"
+    text = text_of(origin)
+    where = f"{os.path.basename(origin.code.co_filename)}:{origin.line}"
     return f"{where}: {text}" if text else where
 
 
 def has_text(origin: Origin) -> bool:
     """Whether the line can be shown."""
-    return bool(linecache.getline(origin.code.co_filename, origin.line).strip())
+    return bool(text_of(origin))
+
+
+def text_of(origin: Origin) -> str:
+    """The user's line, empty where it is not known."""
+    return linecache.getline(origin.code.co_filename, origin.line).strip() if is_one(origin.code.co_filename) else ""
+
+
+def is_one(name: str) -> bool:
+    """Whether a file's name stands for one text; all that is executed from strings has the name of what `python -c` runs."""
+    return name != "<string>"
 
 
 def variable_name(origin: Origin) -> tuple[str, tuple[str, ...]] | None:
@@ -56,7 +65,7 @@ def position(origin: Origin) -> tuple[int, int] | None:
 @functools.lru_cache(maxsize=256)
 def assignments(filename: str) -> dict[tuple[int, int], tuple[str, tuple[str, ...]]]:
     """For each expression that is assigned to one name as it is: its place, the name, and the operators it may be."""
-    text = "".join(linecache.getlines(filename))
+    text = "".join(linecache.getlines(filename)) if is_one(filename) else ""
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError):
