@@ -166,7 +166,7 @@ def test_no_lanes_draw_nothing():
 
 def test_a_dropout_module():
     drop = torch.nn.Dropout(0.5)
-    with pytest.raises(pf.RandomnessError, match="Say vmap.*randomness='different'") as raised:
+    with pytest.raises(pf.RandomnessError, match=r"Say vmap.*randomness='different'") as raised:
         pf.vmap(drop)(torch.ones(64, 16))  # which of the two is meant is for the caller to say
     assert "randomness='same'" in str(raised.value)
     y = pf.vmap(drop, randomness="different")(torch.ones(64, 16))

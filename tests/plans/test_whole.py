@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 import threading
+import types
 import warnings
 import weakref
 from typing import Any
@@ -86,14 +87,24 @@ TRANSFORMS = {
 @pytest.mark.parametrize("name", PURE)
 def test_replayed_calls_are_those_of_the_function(name: str, transform: str) -> None:
     f = PURE[name]
+    if name != "builtin":  # one that no other test has called
+        f = types.FunctionType(f.__code__.replace(), f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+        f.__kwdefaults__ = PURE[name].__kwdefaults__
     call = TRANSFORMS[transform](f)
     for k in range(6):
         x = normal(4, seed=k)
         got = call(x)
         with pf.no_replay():
             torch.testing.assert_close(got, call(x), rtol=1e-11, atol=1e-11)
-    if transform in ("grad", "vmap(grad)", "hvp") and name != "builtin":
-        assert replayed(f)
+    if transform in ("vmap", "grad", "vmap(grad)", "hvp", "jacfwd", "hessian") and name != "builtin":
+        assert replayed(f) is not reads_numbers(name, transform)
+
+
+def reads_numbers(name: str, transform: str) -> bool:
+    """Whether a derivative looks at numbers: torch's of a product, ours where something was selected and is differentiated again."""
+    if name in ("helper", "defaults", "partial"):
+        return transform in ("grad", "vmap(grad)")
+    return (name, transform) in {("comprehension", "hvp"), ("functional", "hvp"), ("table", "hvp"), ("table", "hessian")}
 
 
 def test_what_is_taken_from_outside_is_seen_in_every_call() -> None:
@@ -212,7 +223,7 @@ class Settings:
 
 def test_attributes_of_objects_are_looked_up_in_every_call() -> None:
     settings = Settings()
-    f = lambda x: (settings.function(x) * settings.scale + settings.shift.exp() * settings.twice * x).sum()
+    f = lambda x: (settings.function(x) * settings.scale + settings.shift.exp() * settings.scale * x).sum()
     for k in range(12):
         if k == 5:
             settings.scale = 3.0
@@ -233,6 +244,9 @@ def test_attributes_of_objects_are_looked_up_in_every_call() -> None:
     for _ in range(6):
         pf.grad(lambda x: settings.method(x))(normal(3))
     assert COUNTER.calls == 6
+    for k in range(6):
+        settings.scale = k
+        assert pf.grad(lambda x: (x * settings.twice).sum())(normal(3)).tolist() == [2 * k] * 3
 
 
 class Counter:

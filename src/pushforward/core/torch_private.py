@@ -106,6 +106,8 @@ set_key_excluded = _C._dispatch_tls_set_dispatch_key_excluded
 # Lazy conjugation and negation are views: payload and wrapper must agree on their bits.
 # Reading the numbers of a payload, or changing a wrapper's strides, is nothing for autograd to know of.
 BelowAutograd = _C._AutoDispatchBelowAutograd
+# What is replayed on plain tensors gives no views that autograd knows of, as an interpreter's results are none.
+BelowViews = _C._AutoDispatchBelowADInplaceOrView
 
 set_conj = _C._set_conj
 set_neg = _C._set_neg
@@ -178,6 +180,7 @@ __all__ = [
     "SKIP_RECURSIVELY",
     "ZERO_KEY",
     "BelowAutograd",
+    "BelowViews",
     "EnableFunction",
     "ForceKeys",
     "FunctionBase",

@@ -18,6 +18,7 @@ import torch
 
 from ..core import tree
 from ..core.opaque import made_opaque
+from ..core.torch_private import BelowViews
 from .call_program import VARIABLE, harmless, varying, wanted
 from .record import Unrecorded
 from .steps import ROOM, Step, given, line, sized
@@ -69,10 +70,11 @@ class Branching:
         """The result for other tensors; `NewWay` where a question has an answer that it never had."""
         ends: list[Any] = []
         size = leaves[self.lanes[0]].shape[self.lanes[1]] if self.lanes is not None else 0
-        walk(self.root, size, leaves, None, ends)
-        part, _, made = ends[0]
-        if len(ends) > 1:
-            made = joined(ends, size)
+        with BelowViews():
+            walk(self.root, size, leaves, None, ends)
+            part, _, made = ends[0]
+            if len(ends) > 1:
+                made = joined(ends, size)
         self.credit = min(self.credit + 1, PAID)
         way = part.way
         if way.many is None:

@@ -11,7 +11,7 @@ from ..batch.lanes import plainly
 from ..core import tree
 from ..core.level import THREAD
 from ..core.opaque import made_opaque
-from ..core.torch_private import pop_mode, push_mode, storage_reference, tree_leaves
+from ..core.torch_private import BelowViews, pop_mode, push_mode, storage_reference, tree_leaves
 from ..core.traced import Traced
 from ..ops import kinds
 from ..ops.table import entry
@@ -27,6 +27,8 @@ FACTORIES = frozenset(_FACTORIES.split())
 HARMLESS = (kinds.Elementwise, kinds.ElementwiseLinear, kinds.ElementwiseBilinear, kinds.Reduction, kinds.AlongDim, kinds.Bilinear)
 LIKE = {torch.ops.aten.ones_like.default: torch.ops.aten.ones.default, torch.ops.aten.zeros_like.default: torch.ops.aten.zeros.default}
 LIFT = torch.ops.aten.lift_fresh.default
+# Torch's own derivatives of these (`FunctionsManual.cpp`) look at the numbers, and take other formulas while a mode is on.
+BY_MODE = frozenset({"prod", "cumprod", "max.default", "min.default", "median.default", "nanmedian.default"})
 PASSING = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
@@ -80,7 +82,8 @@ class CallRecording(Recording):
         if func is LIFT:
             self.constant(args[0])
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if not self.good:
+        if not self.good or (derived_by_mode(func) and args[0].requires_grad):
+            self.good = False
             raise Unrecorded  # no need to go on: it runs again as it is
         if func is LIFT:
             self.steps[-1].func = torch.ops.aten.clone.default  # each call has its own
@@ -152,6 +155,12 @@ class CallRecording(Recording):
         return False
 
 
+def derived_by_mode(func: Any) -> bool:
+    """Whether an operator's derivative is another one while it is recorded."""
+    name = func._schema.name.split("::")[1]
+    return name in BY_MODE or f"{name}.{func._overloadname}" in BY_MODE
+
+
 def place(x: Tensor) -> Any:
     """Which numbers of which storage a tensor is."""
     return x.untyped_storage()._cdata, x.storage_offset(), x.shape, x.stride(), x.dtype
@@ -167,7 +176,8 @@ class Replayed:
 
     def __call__(self, leaves: list[Tensor]) -> Any:
         """The result for other tensors."""
-        made = self.run(leaves)
+        with BelowViews():
+            made = self.run(leaves)
         if self.many is None:
             return made[0]
         return tuple(made) if self.many is tuple else tree.unflatten(made, self.spec)

@@ -33,10 +33,11 @@ JUMPS = "POP_JUMP_"
 INTRINSICS = frozenset(f"INTRINSIC_{name}" for name in ("LIST_TO_TUPLE", "UNARY_POSITIVE", "STOPITERATION_ERROR"))
 
 _DOES_MORE = """
-    apply_ backward cuda data data_ptr element_size grad grad_fn is_leaf is_shared item layout map_ map2_ module_load names new_tensor
-    numpy output_nr pin_memory record_stream refine_names register_hook register_post_accumulate_grad_hook reinforce rename
-    requires_grad resize resize_as retain_grad retains_grad set share_memory storage storage_offset storage_type tolist type
-    untyped_storage volatile
+    apply_ as_subclass backward const_data_ptr cuda data data_ptr element_size grad grad_fn grad_dtype is_leaf
+    is_pinned is_set_to is_shared item layout map_ map2_ module_load name names new new_tensor numpy output_nr
+    pin_memory record_stream refine_names register_hook register_post_accumulate_grad_hook reinforce rename
+    requires_grad resize resize_as retain_grad retains_grad set share_memory storage storage_offset storage_type
+    tolist type untyped_storage volatile
 """
 # What they do is chosen by settings, or by numbers of their arguments that they read where no mode sees it.
 _CHOOSE = """

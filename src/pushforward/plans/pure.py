@@ -10,7 +10,7 @@ instruction read here explains: versions of Python differ in their instructions.
 
 from __future__ import annotations
 
-import builtins
+import collections
 import dis
 import functools
 import math
@@ -25,7 +25,10 @@ from .known import ATTRIBUTES, CHANGING, INSTRUCTIONS, INTRINSICS, JUMPS, PURE
 Tensor = torch.Tensor
 MOST_CODE = 1 << 12
 MOST_NUMBERS = 1 << 17  # in a tensor: the operators take longer than the way to them
-DEEP = 24  # functions called by functions
+MOST_KEY = 1 << 10  # parts of what a call depends on: more, and looking at them takes longer than the call
+MOST_ITEMS = 1 << 8  # in a container
+MOST_FUNCTIONS = 1 << 8  # and containers
+MISSING = object()
 
 
 class Impure(Exception):
@@ -37,8 +40,10 @@ class NotNow(Exception):
 
 
 _CONSTANTS = frozenset(
-    {type(None), bool, int, str, bytes, type(...), torch.dtype, torch.device, torch.layout, torch.memory_format, range}
+    {type(None), bool, int, str, bytes, type(...), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
+
+_CONTAINERS = frozenset({tuple, list, dict, torch.Size})
 
 # Their attributes are methods and facts of the value, not further values.
 _VALUES = _CONSTANTS | {Tensor, torch.nn.Parameter, float, tuple, list, dict, slice, torch.Size, types.FunctionType}
@@ -125,12 +130,12 @@ def reading_of(code: types.CodeType) -> Reading:
 class Described:
     """The key of a call, and its tensors: those given and those that the function takes from outside."""
 
-    __slots__ = ("active", "changes_lists", "has_lists", "key", "leaves")
+    __slots__ = ("changes_lists", "has_lists", "key", "leaves", "seen")
 
     def __init__(self) -> None:
         self.key: list[Any] = []
         self.leaves: list[Tensor] = []
-        self.active: list[int] = []
+        self.seen: dict[int, tuple[int, Any]] = {}  # functions and containers, which are not described again
         self.changes_lists = self.has_lists = False
 
     def add(self, value: Any) -> None:
@@ -138,10 +143,26 @@ class Described:
         kind = type(value)
         if kind is Tensor or kind is torch.nn.Parameter:
             self.tensor(value)
-        elif kind in _CONSTANTS:
+            return
+        if kind in _CONSTANTS:
             self.key += (kind, value)
-        elif kind is float:
-            self.key += (kind, value, math.copysign(1.0, value))
+            return
+        if kind is float:
+            self.key += (kind, value if value == value else "nan", math.copysign(1.0, value))
+            return
+        known = self.seen.get(id(value))
+        if known is not None:
+            self.key += ("same", known[0])
+            return
+        if len(self.key) > MOST_KEY or (kind in _CONTAINERS and len(value) > MOST_ITEMS):
+            raise NotNow
+        self.seen[id(value)] = len(self.seen), value  # kept, so that nothing else gets its identity
+        self.compound(value, kind)
+
+    def compound(self, value: Any, kind: Any) -> None:
+        """A value made of others."""
+        if kind is range:
+            self.key += (kind, value.start, value.stop, value.step)
         elif kind is tuple or kind is list or kind is torch.Size:
             self.has_lists |= kind is list
             self.key += (kind, len(value))
@@ -153,7 +174,7 @@ class Described:
                 self.add(v)
         elif kind is dict:
             self.has_lists = True
-            self.key += (kind, *value)
+            self.key += (kind, len(value), *value)
             if not all([type(k) is str for k in value]):
                 raise Impure
             for v in value.values():
@@ -171,7 +192,7 @@ class Described:
             if value not in PURE and not (isinstance(value, type) and issubclass(value, Exception) and value.__module__ == "builtins"):
                 raise Impure(value)
             self.key.append(value)
-        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        elif isinstance(value, tuple) and only_named(kind):
             self.key += (kind, len(value))
             for v in value:
                 self.add(v)
@@ -189,9 +210,10 @@ class Described:
             or x.is_inference()
             or x._is_zerotensor()
             or x.numel() > MOST_NUMBERS
+            or not ATTRIBUTES.isdisjoint(x.__dict__)
         ):
             raise NotNow
-        self.key += (Tensor, x.shape, x.stride(), x.dtype)
+        self.key += (type(x), x.shape, x.stride(), x.dtype)
         self.leaves.append(x)
 
     def function(self, f: types.FunctionType) -> None:
@@ -201,14 +223,10 @@ class Described:
         if f in PURE or f in OWN_FUNCTIONS:
             key += (f, here)
             return
-        if here in self.active:
-            key += ("again", self.active.index(here))
-            return
-        if len(self.active) >= DEEP:
+        if len(self.seen) >= MOST_FUNCTIONS or not ATTRIBUTES.isdisjoint(f.__dict__):
             raise Impure
         own = here in OWN_CODE
         paths = None if own else reading_of(code)
-        self.active.append(here)
         key.append(here if paths is None else paths)  # which keeps the code: nothing else gets its identity
         cells = f.__closure__ or ()
         if paths is None:
@@ -218,29 +236,85 @@ class Described:
             self.changes_lists |= paths.changes_lists
             named = dict(zip(code.co_freevars, cells, strict=True))
             for is_global, name, chain in paths.paths:
-                self.add(followed(f.__globals__, named, is_global, name, chain))
+                self.add(followed(f, named, is_global, name, chain))
             if f.__defaults__ is not None:
                 self.add(f.__defaults__)
             if f.__kwdefaults__ is not None:
                 self.add(f.__kwdefaults__)
-        self.active.pop()
 
 
-def followed(space: dict[str, Any], cells: Any, is_global: bool, name: str, chain: tuple[str, ...]) -> Any:
+def followed(f: types.FunctionType, cells: Any, is_global: bool, name: str, chain: tuple[str, ...]) -> Any:
     """What a name stands for, with its attributes: of modules and objects as they are now, of tensors and numbers by name."""
     rest = 0
     try:
         if not is_global:
             value = cells[name].cell_contents
-        elif name in space:
-            value = space[name]
+        elif name in f.__globals__:
+            value = f.__globals__[name]
         else:
-            value = getattr(builtins, name)
+            value = f.__builtins__[name]  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
         while rest < len(chain) and type(value) not in _VALUES:
-            value = getattr(value, chain[rest])
+            value = attribute_of(value, chain[rest])
             rest += 1
-    except Exception:
+    except (AttributeError, KeyError, ValueError):
         raise NotNow from None  # the function itself says what is missing
     if not ATTRIBUTES.issuperset(chain[rest:]) or (type(value) is list and not CHANGING.isdisjoint(chain[rest:])):
         raise Impure(chain)
     return value
+
+
+def attribute_of(value: Any, name: str) -> Any:
+    """What is stored under a name in a module, a class or an object; `Impure` where code of the object's own would say."""
+    kind: Any = type(value)
+    if kind is types.ModuleType:
+        return vars(value)[name]
+    if kind is not type and (isinstance(value, (type, types.ModuleType)) or kind.__getattribute__ is not object.__getattribute__):
+        raise Impure(kind)
+    bases: Any = (value if kind is type else kind).__mro__
+    for base in bases:
+        if name in vars(base):
+            found = vars(base)[name]
+            break
+    else:
+        found = MISSING
+    if kind is type:
+        if found is MISSING:
+            raise AttributeError(name)
+        if type(found) is staticmethod:
+            return found.__func__
+        if hasattr(type(found), "__get__") and type(found) is not types.FunctionType:
+            raise Impure(name)
+        return found
+    if type(found) is types.MemberDescriptorType:
+        return found.__get__(value, kind)
+    if hasattr(type(found), "__set__"):
+        raise Impure(name)
+    own = getattr(value, "__dict__", {})
+    if name in own:
+        return own[name]
+    if found is not MISSING:
+        if hasattr(type(found), "__get__"):
+            raise Impure(name)  # a method
+        return found
+    if isinstance(value, torch.nn.Module) and getattr(kind, "__getattr__", None) is torch.nn.Module.__getattr__:
+        for store in ("_parameters", "_buffers", "_modules"):
+            if name in own[store]:
+                return own[store][name]
+    raise Impure(name) if hasattr(kind, "__getattr__") else AttributeError(name)
+
+
+NAMED: dict[type, bool] = {}
+_OF_CLASSES = {"__annotations__", "__orig_bases__", "__annotate_func__", "__static_attributes__", "__firstlineno__"}
+_OF_NAMED = _OF_CLASSES.union(vars(collections.namedtuple("_Named", "")))
+
+
+def only_named(kind: type) -> bool:
+    """Whether a class of tuples has names for its items and nothing else of its own."""
+    if kind not in NAMED:
+        fields = getattr(kind, "_fields", None)
+        NAMED[kind] = fields is not None and all(
+            name in _OF_NAMED or (name in fields and type(what).__name__ == "_tuplegetter")
+            for base in kind.__mro__ if base not in (tuple, object)
+            for name, what in vars(base).items()
+        )  # fmt: skip
+    return NAMED[kind]

@@ -154,18 +154,24 @@ class warnings_counted:
     lock = threading.Lock()
     users = 0
     warn: Any = None
+    show: Any = None
 
     def __enter__(self) -> None:
         with self.lock:
             if not warnings_counted.users:
                 warnings_counted.warn, warnings.warn = warnings.warn, counting
+                warnings_counted.show, warnings.showwarning = warnings.showwarning, counting_shown
             warnings_counted.users += 1
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
             warnings_counted.users -= 1
-            if not warnings_counted.users and warnings.warn is counting:
+            if warnings_counted.users:
+                return
+            if warnings.warn is counting:
                 warnings.warn = warnings_counted.warn
+            if warnings.showwarning is counting_shown:
+                warnings.showwarning = warnings_counted.show
 
 
 def counting(message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> None:
@@ -174,6 +180,12 @@ def counting(message: Any, category: Any = None, stacklevel: int = 1, *args: Any
     if THREAD.recorders:
         raise Unrecorded
     warnings_counted.warn(message, category, stacklevel + 1, *args, **kwargs)
+
+
+def counting_shown(*args: Any, **kwargs: Any) -> None:
+    """`warnings.showwarning`, counted: what torch's own code in C++ says comes here only."""
+    THREAD.unrepeatable += 1
+    warnings_counted.show(*args, **kwargs)
 
 
 def off_and_on(modes: Any) -> None:

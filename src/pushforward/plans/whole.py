@@ -55,11 +55,10 @@ from .write import SMALL
 Tensor = torch.Tensor
 MOST_KEYS = 32  # of one function: more, and its arguments are no pattern
 MOST_FUNCTIONS = 1 << 12
-PATIENCE = 16  # calls in vain (their tensors require grad, or are large): more, and it is not tried again
+PATIENCE = 16  # calls in vain (their tensors require grad, or are large; other numbers each time): more, and it is not tried again
 UNKNOWN = object()  # the key of settings that cannot be told apart
 SEEN = object()  # a key met once
 CHECKED = False  # tests: record at once, and compare
-DEBUGGER, COVERAGE, PROFILER = 0, 1, 2
 
 CALLS: dict[int, Any] = {}  # by identity of a function's code: the code and its plans by key, or False where there are none
 
@@ -85,8 +84,10 @@ def listened() -> bool:
         return True
     if foreign_transforms() or torch.is_anomaly_enabled() or jit_tracing() is not None or graph_task_id() != -1 or reports():
         return True
+    if torch.is_inference_mode_enabled():
+        return True  # its results are of another kind
     monitoring = getattr(sys, "monitoring", None)
-    return monitoring is not None and any(monitoring.get_tool(k) for k in (DEBUGGER, COVERAGE, PROFILER))
+    return monitoring is not None and any(monitoring.get_tool(k) for k in range(6))
 
 
 @opaque
@@ -114,13 +115,10 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
         CALLS[id(root)] = root, False
         return NO_PLAN
     except NotNow:
-        plans[kind] = refusals = plans.get(kind, 0) + 1
-        if refusals >= PATIENCE:
-            plans[kind] = False
-        return NO_PLAN
+        return tired(plans, kind)
     plan = plans.get(known)
     if type(plan) is Replayed or type(plan) is Branching:
-        if plan.doubts:
+        if plan.doubts > 0:
             return compared(plan, leaves, asked, func, args, plans, known)
         try:
             return plan(leaves)
@@ -128,17 +126,24 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
             return NO_PLAN  # the function itself says what is wrong
         except NewWay:
             return another_way(plan, leaves, asked, func, args, plans, known)
-    if plan is False:
-        return NO_PLAN
-    if plan is None and plans and (len(plans) >= MOST_KEYS or not CHECKED):
-        if len(plans) < MOST_KEYS:
-            plans[known] = SEEN
+    if plan is False or (plan is None and len(plans) >= MOST_KEYS):
+        return tired(plans, kind)
+    if plan is None and plans and not CHECKED:
+        plans[known] = SEEN
         return NO_PLAN
     return recorded(plans, known, leaves, asked, func, args)
 
 
+def tired(plans: Any, kind: Any) -> Any:
+    """A call for which there is no plan, though looking for one took time: too many, and no more is looked for."""
+    plans[kind] = refusals = plans.get(kind, 0) + 1
+    if refusals >= PATIENCE:
+        plans[kind] = False
+    return NO_PLAN
+
+
 def kind_of(asked: Asked, func: Any) -> Any:
-    """What is remembered of a transform of a function that is never replayed."""
+    """What is remembered of a transform of a function: that it is never replayed, or how often it was tried in vain."""
     if asked.key is None:
         settings = Described()
         try:
@@ -148,6 +153,8 @@ def kind_of(asked: Asked, func: Any) -> Any:
             asked.key = tuple(settings.key)
         except (Impure, NotNow):
             asked.key = UNKNOWN
+        if any(isinstance(a, str) for a in tree.leaves(asked.settings.get("argnums"))):
+            asked.key = UNKNOWN  # which argument has the name is for the signature to say
         if settings.leaves or settings.has_lists:
             asked.key = UNKNOWN  # they may be changed
     return asked.key, id(getattr(func, "__code__", func))
@@ -168,7 +175,6 @@ def key_of(asked: Asked, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Te
         len(args),
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
-        torch.is_inference_mode_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         repeated(leaves) if len(leaves) > 1 else None,
     )
@@ -321,10 +327,10 @@ def printed(x: Tensor) -> Any:
     numbers = x.detach()
     if x.numel() <= SMALL:
         return *about, numbers.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
-    if not x.is_floating_point():
-        return *about, *[part.sum().item() for part in (numbers, numbers[::2], numbers[..., ::3])]
     parts = (numbers, numbers[::2], numbers[..., ::3])  # no copies: what is compared may be the most of the memory
-    return *about, *[s.item() for part in parts for s in (part.sum(), torch.linalg.vector_norm(part))]
+    if not x.is_floating_point():
+        return *about, *[part.sum().item() for part in parts]
+    return *about, *[repr(s.item()) for part in parts for s in (part.sum(), torch.linalg.vector_norm(part))]  # nan is nan
 
 
 @contextlib.contextmanager

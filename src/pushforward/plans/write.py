@@ -29,6 +29,7 @@ from ..core.cell import Cell
 from ..core.level import THREAD
 from ..core.opaque import made_opaque
 from ..core.torch_private import (
+    BelowViews,
     NoDispatch,
     NoFunction,
     api_functions,
@@ -249,6 +250,9 @@ def written(recorder: Recorder, out: Any, leaves: list[Tensor], values: list[Any
     result = writer.result(out)
     operators = freed(operators, " ".join(writer.lines))
     head = f"    [{', '.join(f'a{k}' for k in range(len(leaves)))}] = leaves\n"
+    if not any(x.requires_grad for x in leaves) and any(r.alias_info for op, *_ in recorder.calls for r in op._schema.returns):
+        writer.space["BelowViews"] = BelowViews  # a handler's results are no views to autograd
+        operators = ["with BelowViews():", *[f"    {line}" for line in operators]]
     lines = "".join(f"        {line}\n" for line in operators)
     body = f"    guard = NoDispatch()\n    try:\n{lines}    finally:\n        del guard\n" if operators else ""
     text = f"def plan(leaves, values, levels):\n{head}{body}" + "".join(f"    {line}\n" for line in writer.lines)
