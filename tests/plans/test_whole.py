@@ -483,7 +483,20 @@ def test_many_values_of_a_number_are_no_pattern() -> None:
     for k in range(3 * whole.MOST_KEYS):
         assert run(float(k)).tolist() == [k, k]
     code = next(c for c in run.__code__.co_consts if hasattr(c, "co_code"))
-    assert len(whole.CALLS[id(code)][1]) <= whole.MOST_KEYS
+    _, plans = whole.CALLS[id(code)]
+    assert len(plans) <= whole.MOST_KEYS + 1
+    assert list(plans.values()).count(False) == 1  # and no more are looked for
+
+
+def test_plans_of_use_are_kept_though_other_calls_have_none() -> None:
+    f = lambda x, c: (x * c).sin()
+    x = normal(2, 3)
+    for k in range(6 * whole.MOST_KEYS):
+        pf.vmap(f, in_dims=(0, None))(x, 2.0)
+        if k % 2:
+            pf.vmap(f, in_dims=(0, None))(x, float(k))
+    assert replayed(f)
+    assert False not in whole.CALLS[id(f.__code__)][1].values()
 
 
 def test_two_threads() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .level import THREAD
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 REPLAY: Any = None  # `plans.whole.replay(asked, func, args)`: a result, or `traced.NO_PLAN`
@@ -30,9 +32,13 @@ class Asked:
 
     def again(self, func: Any, args: tuple[Any, ...]) -> Any:
         """The call as it is: of what the transform returns, or (`at_once`) of the transform itself."""
-        if self.at_once:
-            return self.transform(func, *args, **self.settings)
-        return self.transform(func, **self.settings)(*args)
+        before, THREAD.replay = THREAD.replay, False
+        try:
+            if self.at_once:
+                return self.transform(func, *args, **self.settings)
+            return self.transform(func, **self.settings)(*args)
+        finally:
+            THREAD.replay = before
 
 
 def returned(function: F) -> F:

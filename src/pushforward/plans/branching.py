@@ -50,7 +50,7 @@ class Part:
 class Branching:
     """A call as a tree of parts; `doubts`: how often it must still give the numbers of a call; `credit`: see `missed`."""
 
-    __slots__ = ("credit", "doubts", "lanes", "root", "ways")
+    __slots__ = ("credit", "doubts", "lanes", "root", "used", "ways")
 
     def __init__(self, ways: list[Way], lanes: tuple[int, int] | None, like: Branching | None = None) -> None:
         if like is not None:
@@ -61,7 +61,7 @@ class Branching:
         first = ways[0]
         if lanes is not None and not all([w.outs == first.outs and w.spec == first.spec and w.many is first.many for w in ways]):
             raise Unrecorded
-        self.ways, self.lanes, self.doubts = ways, lanes, 2
+        self.ways, self.lanes, self.doubts, self.used = ways, lanes, 2, False
         self.credit = PAID if like is None else like.credit
         folding = all(end is None or end in varying(way.steps) for way in ways for end in way.ends)
         self.root = grown(ways, 0, {}, folding, [f"a{k}" for k in range(first.inputs)])
@@ -75,7 +75,7 @@ class Branching:
             part, _, made = ends[0]
             if len(ends) > 1:
                 made = joined(ends, size)
-        self.credit = min(self.credit + 1, PAID)
+        self.credit, self.used = min(self.credit + 1, PAID), True
         way = part.way
         if way.many is None:
             return made[0]

@@ -167,15 +167,16 @@ def place(x: Tensor) -> Any:
 
 
 class Replayed:
-    """A call as a list of operators; `doubts`: how often it must still give the numbers of a call."""
+    """A call as a list of operators; `doubts`: how often it must still give the numbers of a call; `used`: whether it is."""
 
-    __slots__ = ("doubts", "many", "run", "spec")
+    __slots__ = ("doubts", "many", "run", "spec", "used")
 
     def __init__(self, run: Any, spec: Any, many: Any) -> None:
-        self.run, self.spec, self.many, self.doubts = run, spec, many, 2
+        self.run, self.spec, self.many, self.doubts, self.used = run, spec, many, 2, False
 
     def __call__(self, leaves: list[Tensor]) -> Any:
         """The result for other tensors."""
+        self.used = True
         with BelowViews():
             made = self.run(leaves)
         if self.many is None:

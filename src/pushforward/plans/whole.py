@@ -53,7 +53,7 @@ from .ways import Way, cut, explored, way_of
 from .write import SMALL
 
 Tensor = torch.Tensor
-MOST_KEYS = 32  # of one function: more, and its arguments are no pattern
+MOST_KEYS = 64  # of one function: more, and its arguments are no pattern
 MOST_FUNCTIONS = 1 << 12
 PATIENCE = 16  # calls in vain (their tensors require grad, or are large; other numbers each time): more, and it is not tried again
 UNKNOWN = object()  # the key of settings that cannot be told apart
@@ -135,10 +135,13 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def tired(plans: Any, kind: Any) -> Any:
-    """A call for which there is no plan, though looking for one took time: too many, and no more is looked for."""
+    """A call for which there is no plan, though looking for one took time: many, and no plan of use, and no more is looked for."""
     plans[kind] = refusals = plans.get(kind, 0) + 1
     if refusals >= PATIENCE:
-        plans[kind] = False
+        used = [plan for plan in plans.values() if type(plan) in (Replayed, Branching) and plan.used]
+        plans[kind] = 0 if used else False
+        for plan in used:
+            plan.used = False
     return NO_PLAN
 
 
