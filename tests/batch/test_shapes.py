@@ -142,3 +142,18 @@ def test_the_bias_of_linear_is_the_bias_of_one_lane(sizes, mapped):
         assert isinstance(found, str) == isinstance(gradient, str) == isinstance(expected, str)
         if not isinstance(expected, str):
             torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("f", [lambda x: x[1:2], lambda x: x.unbind(0), lambda x: x[0], lambda x: x.narrow(0, 0, 1)])
+def test_a_number_has_no_dimension(f):
+    x = torch.arange(4.0)
+    with pytest.raises((IndexError, RuntimeError)) as plain:
+        f(x[0])
+    for call in (lambda: pf.vmap(f)(x), lambda: pf.vmap(pf.vmap(f))(x[None])):
+        with pytest.raises(type(plain.value)):
+            call()
+
+
+def test_resizing_says_what_to_do_instead():
+    with pytest.raises(pf.TransformError, match=r"test_shapes.py.*reshape.*new_zeros"):
+        pf.vmap(lambda x: (x * 2).resize_(2))(torch.ones(4, 3))

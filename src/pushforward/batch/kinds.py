@@ -231,6 +231,7 @@ def movement(kind: kinds.Movement) -> Rule:
         rank = args[0].dim() - 1
         flat = rank == 0 and bool(kind.dims)
         if flat:
+            op(args[0].new_empty(()), *args[1:], **kwargs)  # which says so, if a number has no such dimension
             args[0] = args[0].unsqueeze(-1)
         for k in kind.dims:
             while len(args) <= k:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from ..core.captured import described
+from ..core.errors import TransformError
 from ..core.journal import about_to_write
 from ..core.level import THREAD, autograd_on, is_grad_enabled, no_plan
+from ..core.source import source_line
 from ..core.torch_private import NoDispatch
 from ..core.traced import TooLarge, Traced
 from ..ops.table import Entry, entry
@@ -283,6 +285,12 @@ def change_metadata(level: Any, e: Entry, func: Any, args: Any, kwargs: Any) -> 
     target = args[0]
     if not (isinstance(target, Batched) and target._level is level):
         return func(*args, **kwargs)
+    if e.name == "resize_":
+        msg = (
+            f"vmap: `resize_` at {source_line()} would change the memory of a value that all lanes are kept in. Make a new one: "
+            "`x.reshape(-1)[:n].reshape(sizes)` for fewer elements, `x.new_zeros(sizes)` for more."
+        )
+        raise TransformError(msg)
     view = e.functional
     made = level.handle(entry(view), view, args, kwargs)
     target._payload, target._mapped = made._payload, made._mapped
