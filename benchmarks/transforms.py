@@ -41,8 +41,8 @@ def vmap_grad(T: Any, p: Problem) -> Call:
 
 def vmap_jvp(T: Any, p: Problem) -> Call:
     """Many directional derivatives at one point."""
-    func = p.of_primals(p.func)
-    return lambda: T.vmap(lambda *tangents: T.jvp(func, p.primals, tangents)[1])(*p.directions)
+    func, primals = p.of_primals(p.func), p.primals
+    return lambda: T.vmap(lambda *tangents: T.jvp(func, primals, tangents)[1])(*p.directions)
 
 
 def jvp_grad(T: Any, p: Problem) -> Call:

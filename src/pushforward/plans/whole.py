@@ -60,6 +60,8 @@ UNKNOWN = object()  # the key of settings that cannot be told apart
 SEEN = object()  # a key met once
 CHECKED = False  # tests: record at once, and compare
 
+SETTINGS: dict[Any, Any] = {}  # by a transform and its settings: one object, which keys are made of
+_SIMPLE = frozenset({int, bool, str, type(None)})
 CALLS: dict[int, Any] = {}  # by identity of a function's code: the code and its plans by key, or False where there are none
 
 
@@ -148,19 +150,32 @@ def tired(plans: Any, kind: Any) -> Any:
 def kind_of(asked: Asked, func: Any) -> Any:
     """What is remembered of a transform of a function: that it is never replayed, or how often it was tried in vain."""
     if asked.key is None:
-        settings = Described()
-        try:
-            settings.add(asked.transform)
-            for value in asked.settings.values():
-                settings.add(value)
-            asked.key = tuple(settings.key)
-        except (Impure, NotNow):
-            asked.key = UNKNOWN
-        if any(isinstance(a, str) for a in tree.leaves(asked.settings.get("argnums"))):
-            asked.key = UNKNOWN  # which argument has the name is for the signature to say
-        if settings.leaves or settings.has_lists:
-            asked.key = UNKNOWN  # they may be changed
+        values = tuple(asked.settings.values())
+        kinds = tuple(map(type, values))
+        short = (asked.transform, values, kinds) if _SIMPLE.issuperset(kinds) else None  # False is 0 to a dictionary
+        asked.key = SETTINGS.get(short) or settings_of(asked, short)
     return asked.key, id(getattr(func, "__code__", func))
+
+
+def settings_of(asked: Asked, short: Any) -> Any:
+    """One object for all calls of a transform with these settings, or `UNKNOWN`."""
+    settings = Described()
+    try:
+        settings.add(asked.transform)
+        for value in asked.settings.values():
+            settings.add(value)
+    except (Impure, NotNow):
+        return UNKNOWN
+    if settings.leaves or settings.has_lists:
+        return UNKNOWN  # they may be changed
+    if any(isinstance(a, str) for a in tree.leaves(asked.settings.get("argnums"))):
+        return UNKNOWN  # which argument has the name is for the signature to say
+    if len(SETTINGS) >= MOST_FUNCTIONS:
+        SETTINGS.clear()
+    made = SETTINGS.setdefault(tuple(settings.key), object())
+    if short is not None:
+        SETTINGS[short] = made
+    return made
 
 
 def key_of(asked: Asked, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
