@@ -370,3 +370,15 @@ def test_looking_in_vain_ends() -> None:
         _, plans = whole.CALLS[id(h.__code__)]
         assert plans is False or False in plans.values()
     assert torch.equal(pf.vmap(f)(torch.ones(2)), torch.ones(2))
+
+
+def test_functions_of_one_code_do_not_keep_each_other_from_being_replayed() -> None:
+    make = lambda w: lambda x: x * w
+    weights = [torch.ones(n, requires_grad=n % 2 == 0) for n in range(2, 6)]
+    for _ in range(2 * whole.PATIENCE):
+        for w in weights:
+            assert pf.vmap(make(w))(torch.ones(3, len(w))).requires_grad is w.requires_grad
+    with counted() as runs:
+        for w in weights:
+            pf.vmap(make(w))(torch.ones(3, len(w)))
+    assert len(runs) == 2

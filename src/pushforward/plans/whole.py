@@ -108,8 +108,10 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
     root, plans = plans
     if plans is False:
         return NO_PLAN
-    kind = kind_of(asked, func)
+    kind = kind_of(asked, func, args)
     if plans.get(kind) is False or asked.key is UNKNOWN or listened():
+        return NO_PLAN
+    if len(plans) >= MOST_KEYS and plans.get(kind[:2]) is False:
         return NO_PLAN
     try:
         known, leaves = key_of(asked, func, args)
@@ -138,6 +140,8 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
 
 def tired(plans: Any, kind: Any) -> Any:
     """A call for which there is no plan, though looking for one took time: many, and no plan of use, and no more is looked for."""
+    if len(plans) >= MOST_KEYS:
+        kind = kind[:2]  # whatever the sizes
     plans[kind] = refusals = plans.get(kind, 0) + 1
     if refusals >= PATIENCE:
         used = [plan for plan in plans.values() if type(plan) in (Replayed, Branching) and plan.used]
@@ -147,14 +151,17 @@ def tired(plans: Any, kind: Any) -> Any:
     return NO_PLAN
 
 
-def kind_of(asked: Asked, func: Any) -> Any:
-    """What is remembered of a transform of a function: that it is never replayed, or how often it was tried in vain."""
+def kind_of(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
+    """What is remembered of a transform of a function on such sizes: that it is not replayed, or how often it was tried in vain."""
     if asked.key is None:
         values = tuple(asked.settings.values())
         kinds = tuple(map(type, values))
         short = (asked.transform, values, kinds) if _SIMPLE.issuperset(kinds) else None  # False is 0 to a dictionary
         asked.key = SETTINGS.get(short) or settings_of(asked, short)
-    return asked.key, id(getattr(func, "__code__", func))
+    first = args[0] if args else None
+    if type(first) is tuple and first:
+        first = first[0]
+    return asked.key, id(getattr(func, "__code__", func)), first.shape if type(first) is Tensor else None
 
 
 def settings_of(asked: Asked, short: Any) -> Any:
@@ -247,7 +254,7 @@ def recorded(
     except (Exception, TooLarge, NeedsGraph):  # the run that follows says what is wrong
         plan = None
     if plan is None and like is None and recording.largest <= LARGEST:
-        plans[kind_of(asked, func)] = False  # it will be the same with other tensors
+        plans[kind_of(asked, func, args)] = False  # it will be the same with other tensors of these sizes
     del recording
     if plan is not None:
         return compared(plan, leaves, asked, func, args, plans, key)
