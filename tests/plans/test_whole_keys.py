@@ -382,3 +382,58 @@ def test_functions_of_one_code_do_not_keep_each_other_from_being_replayed() -> N
         for w in weights:
             pf.vmap(make(w))(torch.ones(3, len(w)))
     assert len(runs) == 2
+
+
+def test_results_that_lie_in_an_argument_stay_views_of_it() -> None:
+    views = {
+        "mapped": lambda x: pf.vmap(lambda r: r[1:])(x),
+        "whole": lambda x: pf.vmap(lambda r: r.T)(x),
+        "primal": lambda x: pf.jvp(lambda x: (x.T, x.sin()), (x,), (torch.ones_like(x),))[0][0],
+        "beside": lambda x: pf.vmap(lambda r: (r.cos(), r[:, :1]))(x)[1],
+    }
+    p = torch.ones((), dtype=D, requires_grad=True)
+    for name, view in views.items():
+        for call in range(7):
+            a, b = normal(2, 3, 3, seed=call), normal(2, 3, 3, seed=call)
+            if name == "primal":
+                a, b = a[0], b[0]
+            results = []
+            for x, replays in ((a, True), (b, False)):
+                with contextlib.nullcontext() if replays else pf.no_replay():
+                    y = view(x)
+                    before = x._version
+                    y.mul_(p)
+                    results.append((x.detach(), x.requires_grad, y._is_view(), x._version - before))
+            assert torch.equal(results[0][0], results[1][0]), name
+            assert results[0][1:] == results[1][1:], name
+
+
+def test_results_that_lie_in_each_other_are_views() -> None:
+    def f(x):
+        y = x.sin()
+        return y, y[:2]
+
+    p = torch.ones((), dtype=D, requires_grad=True)
+    for call in range(7):
+        a, b = pf.vmap(f)(normal(2, 3, seed=call))
+        with pf.no_replay():
+            c, d = pf.vmap(f)(normal(2, 3, seed=call))
+        for y in (a, c):
+            y.mul_(p)
+        assert (b.requires_grad, b._version) == (d.requires_grad, d._version)
+
+
+def test_the_text_of_a_tensor_reads_its_numbers() -> None:
+    w = torch.tensor([1.0, 2.0])
+    texts = {
+        "format": lambda x: (x.sum() * 2, f"{w}"),
+        "number": lambda x: (x.sum() * 2, f"{w[0]:.3f}"),
+        "repr": lambda x: (x.sum() * 2, f"{w!r}"),
+        "percent": lambda x: (x.sum() * 2, "%s" % w),  # noqa: UP031
+        "another's": lambda x: (x.sum() * 2, f"{x.shape} {w}"),
+    }
+    for name, f in texts.items():
+        for call in range(7):
+            w.fill_(call)
+            assert pf.vmap(f)(torch.ones(2, 3))[1] == f(torch.ones(3))[1], name
+            assert pf.grad(f, has_aux=True)(torch.ones(3))[1] == f(torch.ones(3))[1], name

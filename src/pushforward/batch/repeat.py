@@ -6,17 +6,15 @@ for all lanes of the call, of which it takes its own. So a lane's draws do not d
 
 from __future__ import annotations
 
-import threading
-import warnings
 from typing import Any
 
 import torch
 
 from ..core.torch_private import no_modes
+from ..core.warned import listen, unlisten
 from .lanes import plainly
 
 Tensor = torch.Tensor
-_LOCK = threading.Lock()
 
 
 class Repeats:
@@ -52,7 +50,7 @@ class Repeats:
         for generator, state in (self.after or {}).items():
             put_state(generator, state)
         if self.watching:
-            unwatch(self)
+            unlisten(self.repeated)
 
     def keep_state(self, generator: Any) -> None:
         """Remember a generator's state before its first draw."""
@@ -86,11 +84,11 @@ class Repeats:
         """From now on, know which warnings were given."""
         if not self.watching:
             self.watching = True
-            watch(self)
+            listen(self.repeated)
 
-    def repeated(self, key: Any) -> bool:
+    def repeated(self, message: Any, category: Any, filename: str, lineno: int) -> bool:
         """Whether a warning was given by an earlier run already."""
-        level = self.level
+        key, level = (category, str(message), filename, lineno), self.level
         again = key in self.seen or (level is not None and level.asked < level.prefix)
         self.seen.add(key)
         return again
@@ -124,40 +122,3 @@ def selected(out: Any, lanes: Tensor, wanted: Tensor) -> Any:
     if isinstance(out, Tensor):
         return out.index_select(0, places.to(out.device))
     return tuple(selected(o, lanes, wanted) if isinstance(o, Tensor) else o for o in out)
-
-
-# -- who listens to warnings, one list a thread ----------------------------------------------------
-
-
-class _Listeners(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[Repeats] = []
-
-
-_LISTENERS = _Listeners()
-_HOOK: dict[str, Any] = {"count": 0, "shown": None}
-
-
-def _show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-    key = (category, str(message), filename, lineno)
-    if not any([listener.repeated(key) for listener in _LISTENERS.stack]):
-        _HOOK["shown"](message, category, filename, lineno, file, line)
-
-
-def watch(listener: Repeats) -> None:
-    """Let a call hear of every warning of its thread."""
-    with _LOCK:
-        _LISTENERS.stack.append(listener)
-        _HOOK["count"] += 1
-        if _HOOK["count"] == 1:
-            _HOOK["shown"] = warnings.showwarning
-            warnings.showwarning = _show
-
-
-def unwatch(listener: Repeats) -> None:
-    """The call hears no more."""
-    with _LOCK:
-        _LISTENERS.stack.remove(listener)
-        _HOOK["count"] -= 1
-        if _HOOK["count"] == 0 and warnings.showwarning is _show:
-            warnings.showwarning = _HOOK["shown"]

@@ -109,6 +109,9 @@ BelowAutograd = _C._AutoDispatchBelowAutograd
 # What is replayed on plain tensors gives no views that autograd knows of, as an interpreter's results are none.
 BelowViews = _C._AutoDispatchBelowADInplaceOrView
 
+# Makes the text of a tensor, for `repr` and f-strings, with all modes off: a function in which it runs has read numbers.
+tensor_text = torch._tensor_str
+
 set_conj = _C._set_conj
 set_neg = _C._set_neg
 
@@ -230,6 +233,7 @@ __all__ = [
     "set_key_excluded",
     "set_neg",
     "storage_reference",
+    "tensor_text",
     "top_mode",
     "torch_func_levels",
     "tree_leaves",

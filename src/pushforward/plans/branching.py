@@ -12,6 +12,7 @@ at the end the results of all ways are put together in lane order.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..core.torch_private import BelowViews
 from .call_program import VARIABLE, harmless, varying, wanted
 from .record import Unrecorded
 from .steps import ROOM, Step, given, line, sized
-from .ways import Way, cut
+from .ways import Way, cut, same_value, with_shared_constants
 from .write import agree, freed
 
 Tensor = torch.Tensor
@@ -31,55 +32,76 @@ PAID, COST = 32, 4  # a call that goes an unknown way costs as much as so many t
 
 
 class NewWay(Exception):
-    """Lanes go a way that is not known."""
+    """Lanes go ways that are not known: these groups of them."""
+
+    def __init__(self, groups: list[Tensor]) -> None:
+        super().__init__()
+        self.groups = groups
 
 
 class Part:
     """What lanes do up to a question, or up to the end."""
 
-    __slots__ = ("after", "lanes", "run", "takes", "way")
+    __slots__ = ("after", "lanes", "run", "takes", "way", "ways")
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Way, ways: int) -> None:
         self.way = way  # one of those that lead here
+        self.ways = ways  # how many there are
         self.run: Any = None
         self.takes: list[str] = []  # variables of what came before
-        self.after: dict[bool, tuple[Part, list[Any]]] | None = None  # by answer: what follows, and which values it takes
+        self.after: dict[bool, tuple[Part, list[Any]]] | None = (
+            None  # by answer: what follows, and which values it takes
+        )
         self.lanes = False  # whether each lane has an answer of its own
 
 
 class Branching:
     """A call as a tree of parts; `doubts`: how often it must still give the numbers of a call; `credit`: see `missed`."""
 
-    __slots__ = ("credit", "doubts", "lanes", "root", "used", "ways")
+    __slots__ = ("credit", "doubts", "folding", "lanes", "root", "used", "views", "ways")
 
     def __init__(self, ways: list[Way], lanes: tuple[int, int] | None, like: Branching | None = None) -> None:
-        if like is not None:
-            known = {way.answers() for way in ways}
-            ways = ways + [way for way in like.ways if way.answers() not in known]
+        old = like.ways if like is not None else []
+        known = {way.answers() for way in old}
+        ways = with_shared_constants(old + [way for way in ways if way.answers() not in known])
         if len(ways) > MOST_WAYS:
             raise Unrecorded
         first = ways[0]
-        if lanes is not None and not all([w.outs == first.outs and w.spec == first.spec and w.many is first.many for w in ways]):
+        if lanes is not None and not all(
+            [w.spec == first.spec and w.many is first.many and same_outs(w, first) for w in ways]
+        ):
             raise Unrecorded
         self.ways, self.lanes, self.doubts, self.used = ways, lanes, 2, False
         self.credit = PAID if like is None else like.credit
-        folding = all(end is None or end in varying(way.steps) for way in ways for end in way.ends)
-        self.root = grown(ways, 0, {}, folding, [f"a{k}" for k in range(first.inputs)])
+        self.views = any([way.shares for way in ways])
+        self.folding = all(end is None or end in varying(way.steps) for way in ways for end in way.ends)
+        root = like.root if like is not None and like.folding is self.folding else None
+        self.root = grown(ways, 0, {}, self.folding, root, [f"a{k}" for k in range(first.inputs)])
 
     def __call__(self, leaves: list[Tensor]) -> Any:
         """The result for other tensors; `NewWay` where a question has an answer that it never had."""
         ends: list[Any] = []
+        missing: list[Tensor] = []
         size = leaves[self.lanes[0]].shape[self.lanes[1]] if self.lanes is not None else 0
-        with BelowViews():
-            walk(self.root, size, leaves, None, ends)
+        with contextlib.nullcontext() if self.views else BelowViews():
+            walk(self.root, size, leaves, None, ends, missing)
+            if missing:
+                raise NewWay(missing)
             part, _, made = ends[0]
             if len(ends) > 1:
                 made = joined(ends, size)
-        self.credit, self.used = min(self.credit + 1, PAID), True
+        self.used = True
+        if not self.doubts:
+            self.credit = min(self.credit + 1, PAID)
         way = part.way
         if way.many is None:
             return made[0]
         return tuple(made) if way.many is tuple else tree.unflatten(made, way.spec)
+
+    def lane_dims(self) -> list[int | None]:
+        """For each result the dimension of its lanes, if it has any."""
+        way = self.ways[0]
+        return [out[0] if end and self.lanes else None for end, out in zip(way.ends, way.outs, strict=True)]
 
     def missed(self) -> bool:
         """Count a call that went a way that is not known; whether it happens too often."""
@@ -87,27 +109,39 @@ class Branching:
         return self.credit < 0
 
 
-def walk(part: Part, n: int, values: list[Tensor], lanes: Any, ends: list[Any]) -> None:
-    """Follow some lanes from a question on, `lanes` being their places in the call (None: all)."""
+def same_outs(a: Way, b: Way) -> bool:
+    """Whether two ways return the same kinds of tensors, and the same other values."""
+    return all(
+        [
+            s == t if end is not None else other is None and same_value(s, t)
+            for end, other, s, t in zip(a.ends, b.ends, a.outs, b.outs, strict=True)
+        ]
+    )
+
+
+def walk(part: Part, n: int, values: list[Tensor], lanes: Any, ends: list[Any], missing: list[Tensor]) -> None:
+    """Follow some lanes from a question on, `lanes` being their places in the call (None: all); those that get lost are missing."""
     while part.after is not None:
         asked, values = part.run(n, values)
         if part.lanes:
             yes = asked.nonzero().view(-1)
             answer = yes.numel() > 0
             if answer and yes.numel() < n:
-                groups = (True, yes), (False, asked.logical_not().nonzero().view(-1))
-                if len(part.after) < 2:
-                    raise NewWay
-                for answer, places in groups:
+                for answer, places in (True, yes), (False, asked.logical_not().nonzero().view(-1)):
+                    theirs = places if lanes is None else lanes[places]
+                    if answer not in part.after:
+                        missing.append(theirs)
+                        continue
                     following, takes = part.after[answer]
                     own = [values[k] if how is None else cut(values[k], how[0], how[1], places) for k, how in takes]
-                    walk(following, places.numel(), own, places if lanes is None else lanes[places], ends)
+                    walk(following, places.numel(), own, theirs, ends, missing)
                 return
         else:
             answer = asked.item()
         found = part.after.get(answer)
         if found is None:
-            raise NewWay
+            missing.append(torch.arange(n) if lanes is None else lanes)
+            return
         part, takes = found
         values = [values[k] for k, _ in takes]
     ends.append((part, lanes, part.run(n, values)))
@@ -129,19 +163,33 @@ def joined(ends: list[Any], size: int) -> list[Any]:
     return made
 
 
-def grown(ways: list[Way], start: int, known: dict[str, Tensor], folding: bool, takes: list[str] | None = None) -> Part:
-    """The tree of ways that have been the same up to a step; `known`: values of variables that depend on nothing."""
+def grown(
+    ways: list[Way],
+    start: int,
+    known: dict[str, Tensor],
+    folding: bool,
+    old: Part | None,
+    takes: list[str] | None = None,
+) -> Part:
+    """The tree of ways that have been the same up to a step; `known`: values of variables that depend on nothing.
+
+    `old`: the tree as it was when some of the ways were not known yet; where no way was added it stays as it is.
+    """
+    if old is not None and old.ways == len(ways):
+        return old
     first = ways[0]
     stop = start
     while stop < len(first.steps) and first.steps[stop].func is not None:
         stop += 1
     if not all([like(way, first, start, stop) for way in ways[1:]]):
         raise Unrecorded
-    known = {**first.constants, **known}
+    known = dict(known)
+    for way in ways:
+        known.update(way.constants)  # which have one name in all ways
     steps = first.steps[start:stop]
     if folding:
         steps = folded(steps, known)
-    part = Part(first)
+    part = Part(first, len(ways))
     values = [None if end is not None else out for end, out in zip(first.ends, first.outs, strict=True)]
     space: dict[str, Any] = {}
     if stop == len(first.steps):
@@ -157,7 +205,8 @@ def grown(ways: list[Way], start: int, known: dict[str, Tensor], folding: bool, 
         for answer in (True, False):
             some = [way for way in ways if way.steps[stop].answer is answer]
             if some:
-                after[answer] = grown(some, stop + 1, known, folding)
+                before = old.after.get(answer) if old is not None and old.after is not None else None
+                after[answer] = grown(some, stop + 1, known, folding, before[0] if before is not None else None)
         live = list(dict.fromkeys(name for following in after.values() for name in following.takes))
         needed = [*question.read(), *live]
         result = f"{question.args[0].name}, [{', '.join(live)}]"

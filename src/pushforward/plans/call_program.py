@@ -24,8 +24,18 @@ LARGEST = 1 << 17  # numbers in a value: operators take longer than the way to t
 VARIABLE = re.compile(r"\b[ab]\d+\b")
 _FACTORIES = "zeros ones full scalar_tensor arange new_zeros new_ones zeros_like ones_like full_like"
 FACTORIES = frozenset(_FACTORIES.split())
-HARMLESS = (kinds.Elementwise, kinds.ElementwiseLinear, kinds.ElementwiseBilinear, kinds.Reduction, kinds.AlongDim, kinds.Bilinear)
-LIKE = {torch.ops.aten.ones_like.default: torch.ops.aten.ones.default, torch.ops.aten.zeros_like.default: torch.ops.aten.zeros.default}
+HARMLESS = (
+    kinds.Elementwise,
+    kinds.ElementwiseLinear,
+    kinds.ElementwiseBilinear,
+    kinds.Reduction,
+    kinds.AlongDim,
+    kinds.Bilinear,
+)
+LIKE = {
+    torch.ops.aten.ones_like.default: torch.ops.aten.ones.default,
+    torch.ops.aten.zeros_like.default: torch.ops.aten.zeros.default,
+}
 LIFT = torch.ops.aten.lift_fresh.default
 # Torch's own derivatives of these (`FunctionsManual.cpp`) look at the numbers, and take other formulas while a mode is on.
 BY_MODE = frozenset({"prod", "cumprod", "max.default", "min.default", "median.default", "nanmedian.default"})
@@ -112,7 +122,12 @@ class CallRecording(Recording):
 
     def keep(self, func: Any, args: Any, kwargs: Any, out: Any, given: Any) -> None:
         """Write down one operator, unless it gave back what it was given."""
-        if func is not LIFT and not func._schema.is_mutable and isinstance(out, Tensor) and any([out is a for a in given]):
+        if (
+            func is not LIFT
+            and not func._schema.is_mutable
+            and isinstance(out, Tensor)
+            and any([out is a for a in given])
+        ):
             return
         before = len(self.steps)
         super().keep(func, args, kwargs, out, given)
@@ -167,18 +182,24 @@ def place(x: Tensor) -> Any:
 
 
 class Replayed:
-    """A call as a list of operators; `doubts`: how often it must still give the numbers of a call; `used`: whether it is."""
+    """A call as a list of operators; `doubts`: how often it must still give the numbers of a call; `used`: whether it is.
 
-    __slots__ = ("doubts", "many", "run", "spec", "used")
+    `views`: whether autograd has to know that results are views of what was given, or of each other.
+    """
 
-    def __init__(self, run: Any, spec: Any, many: Any) -> None:
-        self.run, self.spec, self.many, self.doubts, self.used = run, spec, many, 2, False
+    __slots__ = ("doubts", "many", "run", "spec", "used", "views")
+
+    def __init__(self, run: Any, spec: Any, many: Any, views: bool) -> None:
+        self.run, self.spec, self.many, self.views, self.doubts, self.used = run, spec, many, views, 2, False
 
     def __call__(self, leaves: list[Tensor]) -> Any:
         """The result for other tensors."""
         self.used = True
-        with BelowViews():
+        if self.views:
             made = self.run(leaves)
+        else:
+            with BelowViews():
+                made = self.run(leaves)
         if self.many is None:
             return made[0]
         return tuple(made) if self.many is tuple else tree.unflatten(made, self.spec)
@@ -204,9 +225,23 @@ def ends_of(recording: CallRecording, outs: list[Any]) -> list[str | None]:
     return ends
 
 
+def shared(recording: CallRecording, outs: list[Any]) -> bool:
+    """Whether results lie in memory that was given, or in each other's."""
+    seen = set(recording.given)
+    for o in outs:
+        if isinstance(o, Tensor):
+            storage = o.untyped_storage()._cdata
+            if storage in seen:
+                return True
+            seen.add(storage)
+    return False
+
+
 def container(out: Any) -> Any:
     """How the tensors that a call returns are handed over: alone (None), in a tuple, or as a pytree (list)."""
-    return None if type(out) is Tensor else tuple if type(out) is tuple and all(type(o) is Tensor for o in out) else list
+    return (
+        None if type(out) is Tensor else tuple if type(out) is tuple and all(type(o) is Tensor for o in out) else list
+    )
 
 
 def written(recording: CallRecording, out: Any) -> Replayed:
@@ -229,7 +264,7 @@ def written(recording: CallRecording, out: Any) -> Replayed:
     exec(text, space)
     call = made_opaque(space.pop("call"))
     call.text = text
-    return Replayed(call, spec, container(out))
+    return Replayed(call, spec, container(out), shared(recording, outs))
 
 
 def passed(steps: list[Step]) -> list[Step]:

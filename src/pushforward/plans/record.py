@@ -16,13 +16,16 @@ import torch
 from ..batch.level import Batched
 from ..core.cell import STOP
 from ..core.level import THREAD, is_grad_enabled
-from ..core.torch_private import TorchDispatchMode, mode_at, mode_count, pop_mode, push_mode, tree_leaves
+from ..core.torch_private import TorchDispatchMode, mode_at, mode_count, pop_mode, push_mode, tensor_text, tree_leaves
+from ..core.warned import listen, unlisten
 from ..forward.level import Dual
 
 Tensor = torch.Tensor
 LONGEST = 64  # operators in a plan
 LARGE = 1 << 22  # of tensors with more elements the operators take longer than the way to them
-TWICE = 1 << 16  # so many elements at most where a plan is tried beside the long way, and both results are there at once
+TWICE = (
+    1 << 16
+)  # so many elements at most where a plan is tried beside the long way, and both results are there at once
 _UNPLANNED = frozenset(
     {"_local_scalar_dense", "lift_fresh", "_efficientzerotensor", "as_strided", "as_strided_copy", "as_strided_scatter"}
 )
@@ -123,7 +126,9 @@ class Recorder(TorchDispatchMode):
             or func._schema.is_mutable
             or name in _UNPLANNED
             or func.namespace != "aten"
-            or ("batch_norm" in name and any(a is True for a in args))  # writes statistics, and its schema does not say so
+            or (
+                "batch_norm" in name and any(a is True for a in args)
+            )  # writes statistics, and its schema does not say so
             or (any(tag in func.tags for tag in BAD_TAGS) and not places_only(func, args))
             or not all(isinstance(o, Tensor) and o.layout is torch.strided for o in results)
             or max((o.numel() for o in results), default=0) > LARGE
@@ -148,44 +153,58 @@ def state_of(levels: list[Any]) -> tuple[Any, ...]:
     )
 
 
-class warnings_counted:
-    """Meanwhile a Python function's warning makes the call one that cannot be repeated."""
+class unrepeatable_counted:
+    """Meanwhile a warning, or the text of a tensor, makes the call one that cannot be repeated.
+
+    Python's warnings are counted even where they would not be shown again; what torch's own code in C++ says is counted where it
+    is shown. A recording of a whole call ends there, and says nothing: what runs again in its place says it.
+    """
 
     lock = threading.Lock()
     users = 0
     warn: Any = None
-    show: Any = None
+    text: Any = None
 
     def __enter__(self) -> None:
+        listen(counted)
         with self.lock:
-            if not warnings_counted.users:
-                warnings_counted.warn, warnings.warn = warnings.warn, counting
-                warnings_counted.show, warnings.showwarning = warnings.showwarning, counting_shown
-            warnings_counted.users += 1
+            if not unrepeatable_counted.users:
+                if warnings.warn is not counting:  # which somebody may have put back
+                    unrepeatable_counted.warn, warnings.warn = warnings.warn, counting
+                if tensor_text._str is not counting_text:
+                    unrepeatable_counted.text, tensor_text._str = tensor_text._str, counting_text
+            unrepeatable_counted.users += 1
 
     def __exit__(self, *_: object) -> None:
+        unlisten(counted)
         with self.lock:
-            warnings_counted.users -= 1
-            if warnings_counted.users:
+            unrepeatable_counted.users -= 1
+            if unrepeatable_counted.users:
                 return
             if warnings.warn is counting:
-                warnings.warn = warnings_counted.warn
-            if warnings.showwarning is counting_shown:
-                warnings.showwarning = warnings_counted.show
+                warnings.warn = unrepeatable_counted.warn
+            if tensor_text._str is counting_text:
+                tensor_text._str = unrepeatable_counted.text
 
 
 def counting(message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> None:
-    """`warnings.warn`, counted. A recording of a whole call ends there: what runs again in its place says it."""
+    """`warnings.warn`, counted."""
     THREAD.unrepeatable += 1
     if THREAD.recorders:
         raise Unrecorded
-    warnings_counted.warn(message, category, stacklevel + 1, *args, **kwargs)
+    unrepeatable_counted.warn(message, category, stacklevel + 1, *args, **kwargs)
 
 
-def counting_shown(*args: Any, **kwargs: Any) -> None:
-    """`warnings.showwarning`, counted: what torch's own code in C++ says comes here only."""
+def counted(*_: object) -> bool:
+    """A warning that is shown: what torch's own code in C++ says comes here only."""
     THREAD.unrepeatable += 1
-    warnings_counted.show(*args, **kwargs)
+    return THREAD.recorders > 0
+
+
+def counting_text(*args: Any, **kwargs: Any) -> Any:
+    """The text of a tensor, counted: its numbers are read where no mode sees it."""
+    THREAD.unrepeatable += 1
+    return unrepeatable_counted.text(*args, **kwargs)
 
 
 def off_and_on(modes: Any) -> None:
@@ -205,7 +224,7 @@ def recorded(call: Any, func: Any, args: Any, kwargs: Any, leaves: list[Tensor])
         v.hidden = v.hidden and KNOWN
     modes = [mode_at(k) for k in range(mode_count())]
     try:
-        with warnings_counted():
+        with unrepeatable_counted():
             off_and_on((recorder, *modes))
             out = call(func, args, kwargs)
     finally:
@@ -240,7 +259,9 @@ class Views:
                 raise Unplanned
             path, step = path
             func, rest, kwargs, _ = step
-            if any(isinstance(x, Tensor) for x in tree_leaves((rest, kwargs))) or (func is not STOP and "as_strided" in str(func)):
+            if any(isinstance(x, Tensor) for x in tree_leaves((rest, kwargs))) or (
+                func is not STOP and "as_strided" in str(func)
+            ):
                 raise Unplanned
             steps.append(step)
 

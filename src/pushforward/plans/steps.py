@@ -58,10 +58,11 @@ class Step:
     Or a question about a tensor, with its `answer`.
     """
 
-    __slots__ = ("answer", "args", "func", "kwargs", "made")
+    __slots__ = ("answer", "args", "call", "func", "kwargs", "made")
 
     def __init__(self, func: Any, args: Any, kwargs: Any, made: list[str | None], answer: bool | None = None) -> None:
         self.func, self.args, self.kwargs, self.made, self.answer = func, args, kwargs, made, answer
+        self.call: Any = None  # the cheapest way to call the operator, once that is known
 
     def changed(self, args: Any, kwargs: Any) -> Step:
         """The step with other arguments."""
@@ -262,8 +263,10 @@ def line(step: Step, space: dict[str, Any], largest: int) -> str:
         return name
 
     words = [argument(a) for a in step.args] + [f"{k}={argument(v)}" for k, v in step.kwargs.items()]
-    args, kwargs = concrete(step.args), {k: concrete(v) for k, v in step.kwargs.items()}
-    call = step.func._op if largest > SMALL else direct(step.func, args, kwargs, largest)
+    call = step.func._op if largest > SMALL else step.call
+    if call is None:
+        kwargs = {k: concrete(v) for k, v in step.kwargs.items()}
+        call = step.call = direct(step.func, concrete(step.args), kwargs, largest)
     names = ["_" if made is None else made for made in step.made]
     returns = step.func._schema.returns
     alone = len(returns) == 1 and not isinstance(returns[0].type, torch.ListType)  # not a list of one

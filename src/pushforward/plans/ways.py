@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .call_program import CallRecording, Disagreed, container, ends_of, passed
-from .record import Unrecorded
+from .call_program import CallRecording, Disagreed, container, ends_of, passed, shared
+from .record import Ref, Unrecorded
 from .steps import Multiple, Step
 from .write import agree
 
@@ -33,6 +33,7 @@ class Way(NamedTuple):
     constants: dict[str, Tensor]
     dims: dict[str, Any]  # see `lane_dim`
     largest: int
+    shares: bool  # memory with what was given, or among its results
 
     def answers(self) -> tuple[bool | None, ...]:
         """What the questions were answered."""
@@ -46,7 +47,16 @@ def way_of(recording: CallRecording, out: Any, leaves: list[Any], spec: Any) -> 
     ends = ends_of(recording, leaves)
     outs = [(tuple(o.shape), o.dtype) if isinstance(o, Tensor) else o for o in leaves]
     return Way(
-        passed(recording.steps), ends, outs, spec, container(out), recording.inputs, recording.constants, {}, recording.largest
+        passed(recording.steps),
+        ends,
+        outs,
+        spec,
+        container(out),
+        recording.inputs,
+        recording.constants,
+        {},
+        recording.largest,
+        shared(recording, leaves),
     )
 
 
@@ -61,7 +71,7 @@ def merged(a: Way, first: CallRecording, b: Way, second: CallRecording) -> Way:
         and a.spec == b.spec
         and a.constants.keys() == b.constants.keys()
         and first.layouts.keys() == second.layouts.keys()
-        and all([same(x, b.constants[k]) for k, x in a.constants.items()])
+        and [*map(bits, a.constants.values())] == [*map(bits, b.constants.values())]
     )
     if not alike:
         raise Unrecorded
@@ -69,12 +79,16 @@ def merged(a: Way, first: CallRecording, b: Way, second: CallRecording) -> Way:
     for s, t in zip(a.steps, b.steps, strict=True):
         if s.func is not t.func or s.made != t.made or s.answer is not t.answer or s.kwargs.keys() != t.kwargs.keys():
             raise Unrecorded
-        steps.append(s.changed(unified(s.args, t.args, *numbers), {k: unified(v, t.kwargs[k], *numbers) for k, v in s.kwargs.items()}))
+        steps.append(
+            s.changed(
+                unified(s.args, t.args, *numbers), {k: unified(v, t.kwargs[k], *numbers) for k, v in s.kwargs.items()}
+            )
+        )
     dims = {name: lane_dim(*first.layouts[name], second.layouts[name][0], *numbers) for name in first.layouts}
     outs = []
     for end, s, t in zip(a.ends, a.outs, b.outs, strict=True):
         if end is None:
-            if type(s) is not type(t) or s != t:
+            if not same_value(s, t):
                 raise Unrecorded
             outs.append(s)
             continue
@@ -86,9 +100,40 @@ def merged(a: Way, first: CallRecording, b: Way, second: CallRecording) -> Way:
     return a._replace(steps=steps, dims=dims, outs=outs)
 
 
-def same(x: Tensor, y: Tensor) -> bool:
-    """Whether two constants have the same numbers."""
-    return x.dtype is y.dtype and x.shape == y.shape and bool(x.eq(y).logical_or(x.ne(x) & y.ne(y)).all())
+def bits(x: Tensor) -> Any:
+    """What a small tensor is known by, to the last bit."""
+    flat = x.detach().clone(memory_format=torch.contiguous_format).view(-1)
+    return x.dtype, x.shape, x.stride(), flat.view(torch.uint8).numpy().tobytes()
+
+
+def same_value(s: Any, t: Any) -> bool:
+    """Whether two results that are no tensors are the same: 0.0 is not -0.0, nor 1 True."""
+    return type(s) is type(t) and repr(s) == repr(t)
+
+
+def with_shared_constants(ways: list[Way]) -> list[Way]:
+    """The ways, with one name for one constant: each recording counts its own."""
+    names: dict[Any, str] = {}
+    made = []
+    for way in ways:
+        new = {name: names.setdefault(bits(x), f"k{len(names)}") for name, x in way.constants.items()}
+        if any([a != b for a, b in new.items()]):
+            way = way._replace(
+                steps=[step.changed(renamed(step.args, new), renamed(step.kwargs, new)) for step in way.steps],
+                ends=[end if end is None else new.get(end, end) for end in way.ends],
+                constants={new[name]: x for name, x in way.constants.items()},
+            )
+        made.append(way)
+    return made
+
+
+def renamed(a: Any, new: dict[str, str]) -> Any:
+    """An argument with other names for some tensors."""
+    if isinstance(a, Ref):
+        return a._replace(name=new.get(a.name, a.name))
+    if isinstance(a, dict):
+        return {k: renamed(v, new) for k, v in a.items()}
+    return [renamed(x, new) for x in a] if isinstance(a, list) else a
 
 
 def lane_dim(shape: Any, stride: Any, other: Any, lanes: int, others: int) -> Any:
@@ -121,10 +166,10 @@ def unified(a: Any, b: Any, lanes: int, others: int) -> Any:
     raise Unrecorded
 
 
-def explored(record: Callable[[Tensor, list[CallRecording]], Way], size: int) -> list[Way]:
-    """The ways that the lanes of a call go; `record` records that of some lanes, and adds the recording to a list."""
+def explored(record: Callable[[Tensor, list[CallRecording]], Way], groups: list[Tensor]) -> list[Way]:
+    """The ways that groups of lanes go; `record` records that of some lanes, and adds the recording to a list."""
     ways: list[Way] = []
-    pending = [torch.arange(size)]
+    pending = list(groups)
     steps = 0
     while pending:
         lanes = pending.pop()

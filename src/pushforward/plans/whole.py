@@ -45,12 +45,12 @@ from ..core.torch_private import (
 from ..core.traced import NO_PLAN, NeedsGraph, TooLarge
 from .branching import Branching, NewWay
 from .call_program import LARGEST, CallRecording, Replayed, written
+from .compare import near, prints
 from .describe import repeated
 from .known import PURE
 from .pure import Described, Impure, NotNow
-from .record import Unrecorded, warnings_counted
+from .record import Unrecorded, unrepeatable_counted
 from .ways import Way, cut, explored, way_of
-from .write import SMALL
 
 Tensor = torch.Tensor
 MOST_KEYS = 64  # of one function: more, and its arguments are no pattern
@@ -62,7 +62,9 @@ CHECKED = False  # tests: record at once, and compare
 
 SETTINGS: dict[Any, Any] = {}  # by a transform and its settings: one object, which keys are made of
 _SIMPLE = frozenset({int, bool, str, type(None)})
-CALLS: dict[int, Any] = {}  # by identity of a function's code: the code and its plans by key, or False where there are none
+CALLS: dict[
+    int, Any
+] = {}  # by identity of a function's code: the code and its plans by key, or False where there are none
 
 
 def root_of(func: Any) -> Any:
@@ -84,7 +86,13 @@ def listened() -> bool:
         return True
     if sys.gettrace() is not None or sys.getprofile() is not None or saved_hooks(False) is not None:
         return True
-    if foreign_transforms() or torch.is_anomaly_enabled() or jit_tracing() is not None or graph_task_id() != -1 or reports():
+    if (
+        foreign_transforms()
+        or torch.is_anomaly_enabled()
+        or jit_tracing() is not None
+        or graph_task_id() != -1
+        or reports()
+    ):
         return True
     if torch.is_inference_mode_enabled():
         return True  # its results are of another kind
@@ -128,8 +136,8 @@ def replay(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
             return plan(leaves)
         except (RuntimeError, IndexError, ValueError):
             return NO_PLAN  # the function itself says what is wrong
-        except NewWay:
-            return another_way(plan, leaves, asked, func, args, plans, known)
+        except NewWay as lost:
+            return another_way(plan, leaves, asked, func, args, plans, known, lost.groups)
     if plan is False or (plan is None and len(plans) >= MOST_KEYS):
         return tired(plans, kind)
     if plan is None and plans and not CHECKED:
@@ -214,7 +222,7 @@ def under(recording: CallRecording) -> Iterator[None]:
     THREAD.recorders += 1
     THREAD.answered = recording.answered
     try:
-        with warnings_counted():
+        with unrepeatable_counted():
             yield
     finally:
         THREAD.answered = None
@@ -235,38 +243,55 @@ def watched(recording: CallRecording, asked: Asked, func: Any, args: Any) -> Any
 
 
 def recorded(
-    plans: Any, key: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, like: Branching | None = None
+    plans: Any,
+    key: Any,
+    leaves: list[Tensor],
+    asked: Asked,
+    func: Any,
+    args: Any,
+    like: Branching | None = None,
+    groups: list[Tensor] | None = None,
 ) -> Any:
     """One call, with the recording on, and once more as it is: what is returned has never been watched."""
     plans[key] = False
     plan, recording = None, CallRecording(leaves)
     try:
-        try:
-            out = watched(recording, asked, func, args)
-        except Unrecorded:
-            if not recording.asked_lanes:
-                raise
-            plan = by_lanes(asked, func, args, like)
+        if like is not None and like.lanes is not None:
+            plan = by_lanes(asked, func, args, like, groups)
         else:
-            outs, spec = tree.flat(out)
-            plan = Branching([way_of(recording, out, outs, spec)], None, like) if recording.asked else written(recording, out)
-            del out, outs
+            plan = planned(recording, asked, func, args, like)
     except (Exception, TooLarge, NeedsGraph):  # the run that follows says what is wrong
-        plan = None
+        pass
     if plan is None and like is None and recording.largest <= LARGEST:
         plans[kind_of(asked, func, args)] = False  # it will be the same with other tensors of these sizes
     del recording
     if plan is not None:
         return compared(plan, leaves, asked, func, args, plans, key)
-    out = asked.again(func, args)
-    if like is not None:
-        plans[key] = like
-    return out
+    plans[key] = like if like is not None else False
+    return asked.again(func, args)
 
 
-def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None) -> Branching:
-    """A call in which each lane has answers of its own, by the ways that lanes go."""
-    if asked.transform is not vmap or asked.settings["chunk_size"] is not None:
+def planned(
+    recording: CallRecording, asked: Asked, func: Any, args: Any, like: Branching | None
+) -> Replayed | Branching:
+    """The plan of a call; `Unrecorded` if there is none."""
+    try:
+        out = watched(recording, asked, func, args)
+    except Unrecorded:
+        if not recording.asked_lanes:
+            raise
+        return by_lanes(asked, func, args, like, None)
+    outs, spec = tree.flat(out)
+    return Branching([way_of(recording, out, outs, spec)], None, like) if recording.asked else written(recording, out)
+
+
+def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None, groups: list[Tensor] | None) -> Branching:
+    """A call in which each lane has answers of its own, by the ways that lanes go: all of them, or groups whose way is not known."""
+    if (
+        asked.transform is not vmap
+        or asked.settings["chunk_size"] is not None
+        or asked.settings["divergence"] != "split"
+    ):
         raise Unrecorded
     leaves, spec, dims = flat_inputs(func, asked.settings["in_dims"], args, {})
     first, dim = next(((x, d) for x, d in zip(leaves, dims, strict=True) if d is not None), (None, 0))
@@ -274,7 +299,9 @@ def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None) -> Bran
     place = next((k for k, x in enumerate(known) if x is first), None)
     if place is None or dim is None:
         raise Unrecorded
-    orders = [tuple(sorted(range(a.dim()), key=lambda k: -a.stride(k))) if isinstance(a, Tensor) else () for a in leaves]
+    orders = [
+        tuple(sorted(range(a.dim()), key=lambda k: -a.stride(k))) if isinstance(a, Tensor) else () for a in leaves
+    ]
 
     def record(lanes: Tensor, made: list[CallRecording]) -> Way:
         some = [a if d is None else cut(a, d, o, lanes) for a, d, o in zip(leaves, dims, orders, strict=True)]
@@ -284,78 +311,42 @@ def by_lanes(asked: Asked, func: Any, args: Any, like: Branching | None) -> Bran
         outs, form = tree.flat(out)
         return way_of(made[-1], out, outs, form)
 
-    return Branching(explored(record, known[place].shape[dim]), (place, dim), like)
+    return Branching(explored(record, groups or [torch.arange(known[place].shape[dim])]), (place, dim), like)
 
 
-def compared(
-    plan: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any
-) -> Any:
+def compared(plan: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any) -> Any:
     """A call as it is, beside the list of operators: it is believed when it has twice given the same."""
     plans[key], made = False, None
     try:
         made = plan(leaves)
-    except NewWay:
-        return another_way(plan, leaves, asked, func, args, plans, key)
+    except NewWay as lost:
+        return another_way(plan, leaves, asked, func, args, plans, key, lost.groups)
     except (RuntimeError, IndexError, ValueError):
         pass
-    if type(plan) is Branching:
+    by_lanes = type(plan) is Branching and plan.lanes is not None
+    if made is not None and not by_lanes:
+        made = prints(made)
+    try:
         out = asked.again(func, args)
-        believed = made is not None and near(made, out)
-    else:
-        made = prints(made) if made is not None else None
-        out = asked.again(func, args)
-        believed = made is not None and made == prints(out)
-    if believed:
+    except BaseException:
+        plans[key] = plan  # nothing was learned about it
+        raise
+    if made is not None and (near(made, out, plan.lane_dims()) if by_lanes else made == prints(out)):
         plan.doubts -= 1
+        if plan.views and not by_lanes:
+            plan.views = any([isinstance(o, Tensor) and o._is_view() for o in tree.leaves(out)])
         plans[key] = plan
     return out
 
 
 def another_way(
-    plan: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any
+    plan: Any, leaves: list[Tensor], asked: Asked, func: Any, args: Any, plans: Any, key: Any, groups: list[Tensor]
 ) -> Any:
     """A call that goes a way that the plan does not know: it is recorded, unless that happens all the time."""
     if plan.missed():
         plans[key] = False
         return asked.again(func, args)
-    return recorded(plans, key, leaves, asked, func, args, plan)
-
-
-def near(a: Any, b: Any) -> bool:
-    """Whether two results are the same, but for the last bits: other numbers of lanes are summed in another order."""
-    (xs, one), (ys, two) = tree.flat(a), tree.flat(b)
-    return one == two and all(close(x, y) for x, y in zip(xs, ys, strict=True))
-
-
-def close(x: Any, y: Any) -> bool:
-    """Whether two leaves of results are the same but for the last bits."""
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        return type(x) is type(y) and x == y
-    if (x.shape, x.stride(), x.dtype, x.requires_grad) != (y.shape, y.stride(), y.dtype, y.requires_grad):
-        return False
-    if not x.is_floating_point():
-        return torch.equal(x, y)
-    few = 256 * torch.finfo(x.dtype).eps
-    largest = y[y.isfinite()].abs().amax().item() if y.isfinite().any() else 0.0
-    return torch.allclose(x, y, few, few * largest, equal_nan=True)
-
-
-def prints(out: Any) -> Any:
-    """A result by its structure, layouts and numbers: all bits of a small tensor, sums over a large one."""
-    leaves, spec = tree.flat(out)
-    return spec, [printed(x) if isinstance(x, Tensor) else (type(x), x) for x in leaves]
-
-
-def printed(x: Tensor) -> Any:
-    """What a tensor is known by, so that it need not be kept."""
-    about = x.shape, x.stride(), x.dtype, x.requires_grad
-    numbers = x.detach()
-    if x.numel() <= SMALL:
-        return *about, numbers.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
-    parts = (numbers, numbers[::2], numbers[..., ::3])  # no copies: what is compared may be the most of the memory
-    if not x.is_floating_point():
-        return *about, *[part.sum().item() for part in parts]
-    return *about, *[repr(s.item()) for part in parts for s in (part.sum(), torch.linalg.vector_norm(part))]  # nan is nan
+    return recorded(plans, key, leaves, asked, func, args, plan, groups)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from ..core.torch_private import (
     no_modes,
 )
 from ..core.traced import Traced
+from ..core.warned import kept_back
 from .describe import form_of
 from .record import Names, Recorder, Ref, Unplanned, Views, level_of, parts_of
 
@@ -180,7 +181,7 @@ def direct(func: Any, args: list[Any], kwargs: dict[str, Any], largest: int) -> 
     small = max(largest, elements([*args, *kwargs.values()])) <= SMALL
     if not small and COMPILER not in sys.modules:
         return func._op
-    with no_modes(), torch.no_grad():
+    with no_modes(), torch.no_grad(), kept_back():
         stand_ins: list[Tensor] = []
         tried = stood_in(args, stand_ins, small)
         named = {k: stood_in(v, stand_ins, small) for k, v in kwargs.items()}
@@ -192,7 +193,7 @@ def direct(func: Any, args: list[Any], kwargs: dict[str, Any], largest: int) -> 
             try:
                 with probe:
                     candidate(*tried, **named)
-            except (TypeError, RuntimeError, IndexError):
+            except (TypeError, RuntimeError, IndexError, Warning):
                 continue
             if len(probe.calls) == 1 and probe.calls[0][0] is func and agree(probe.calls[0][1:3], expected):
                 return candidate

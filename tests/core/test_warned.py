@@ -1,0 +1,106 @@
+"""Warnings that are heard before they are shown, by several listeners that come and go in any order."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import pushforward as pf
+from pushforward.core.warned import Hook, listen, unlisten
+
+
+class Ears:
+    def __init__(self, keep: bool = False) -> None:
+        self.keep, self.said = keep, []
+
+    def hear(self, message: Any, category: Any, filename: str, lineno: int) -> bool:
+        self.said.append(str(message))
+        return self.keep
+
+
+def test_listeners_leave_in_any_order():
+    shown = warnings.showwarning
+    for order in ((0, 1), (1, 0)):
+        ears = Ears().hear, Ears().hear
+        for ear in ears:
+            listen(ear)
+        for k in order:
+            unlisten(ears[k])
+        assert warnings.showwarning is shown
+        assert Hook.users == 0
+
+
+def test_each_hears_and_one_may_keep_it():
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        a, b = Ears(), Ears(keep=True)
+        hear, keep = a.hear, b.hear
+        listen(hear)
+        warnings.warn("one", stacklevel=1)
+        listen(keep)
+        warnings.warn("two", stacklevel=1)
+        unlisten(hear)
+        unlisten(keep)
+        warnings.warn("three", stacklevel=1)
+    assert a.said == ["one", "two"]
+    assert b.said == ["two"]
+    assert [str(w.message) for w in shown] == ["one", "three"]
+
+
+def test_somebody_puts_back_what_stood_there_meanwhile():
+    before = warnings.showwarning
+    try:
+        for _ in range(3):
+            ear = Ears().hear
+            listen(ear)
+            theirs = warnings.showwarning
+
+            def shows(*args: Any, theirs: Any = theirs) -> None:
+                theirs(*args)
+
+            warnings.showwarning = shows
+            unlisten(ear)
+            assert warnings.showwarning is shows  # it is not ours to take away
+            ear = Ears().hear
+            listen(ear)
+            warnings.showwarning = theirs
+            unlisten(ear)
+            with pytest.warns(UserWarning, match="still"):
+                warnings.warn("still", stacklevel=1)
+    finally:
+        warnings.showwarning = before
+
+
+def test_transforms_leave_the_way_warnings_are_shown_as_it_was():
+    shown, warn = warnings.showwarning, warnings.warn
+    x = torch.randn(4, 5)
+
+    def positive(x):
+        return x[x > 0]
+
+    def warned(x):
+        warnings.warn("about x", stacklevel=1)
+        return x[x > 0]
+
+    for _ in range(6):
+        pf.vmap(positive)(x)
+        with pytest.warns(UserWarning, match="about x") as said:
+            pf.vmap(warned)(x)
+        assert len(said) == 1
+        assert warnings.showwarning is shown
+        assert warnings.warn is warn
+
+
+def test_what_torch_itself_warns_of_is_said_once_a_call():
+    def spread(x):
+        return x.var(0) + x.sum()  # of one number
+
+    with pytest.warns(UserWarning, match="var") as plain:
+        spread(torch.ones(1))
+    for _ in range(5):
+        with pytest.warns(UserWarning, match="var") as said:
+            pf.vmap(spread)(torch.ones(3, 1))
+        assert [str(w.message) for w in said] == [str(w.message) for w in plain]
