@@ -22,7 +22,8 @@ ONE = (
     "{}.sort()[0]", "F.layer_norm({}, (4,))", "{}[INDEX]", "torch.gather({}, 0, INDEX)", "torch.stack([{}, T]).mean(0)",
     "torch.cat([{}, T])[1:5]", "(M @ {})", "torch.fft.irfft(torch.fft.rfft({}), n=4)", "torch.outer({}, T).diagonal()",
     "F.conv1d({}[None, None], T[None, None], padding=2)[0, 0, :4]", "torch.topk({}, 4)[0]", "F.normalize({}, dim=0)",
-    "torch.einsum('i,i->i', {}, T)", "(torch.tensor([1.0, 2.0, 3.0, 4.0]) * {})", "torch.atan2({}, T)",
+    "torch.einsum('i,i->i', {}, T)", "(torch.tensor([1.0, 2.0, 3.0, 4.0]) * {})",
+    "({} * torch.tensor(NUMBER, dtype=torch.float64))", "torch.atan2({}, T)",
 )  # fmt: skip
 TWO = ("({} + {})", "({} * {})", "({} - {} * 0.5)", "torch.maximum({}, {})", "torch.hypot({}, {} + 3)", "torch.lerp({}, {}, 0.3)")
 ENDS = (
@@ -48,7 +49,8 @@ def expression(draw: random.Random, depth: int, names: list[str]) -> str:
     if depth == 0:
         return draw.choice(names)
     if draw.random() < 0.6:
-        return draw.choice(ONE).format(expression(draw, depth - 1, names))
+        one = draw.choice(ONE).replace("NUMBER", str(draw.randint(1, 9) / 4))
+        return one.format(expression(draw, depth - 1, names))
     return draw.choice(TWO).format(expression(draw, depth - 1, names), expression(draw, depth - 1, names))
 
 
