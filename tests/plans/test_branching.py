@@ -13,7 +13,7 @@ import pushforward as pf
 from pushforward.core import tree
 from pushforward.plans import branching, whole
 
-from .test_whole_random import ENDS, ONE, expression
+from .test_whole_random import ENDS, expression
 
 D = torch.float64
 W = torch.linspace(-1, 1, 16, dtype=D).reshape(4, 4)
@@ -290,7 +290,7 @@ def program(draw: random.Random) -> str:
             lines.append(f"    {new} = {expression(draw, 1, names)} if {question([])} else {expression(draw, 1, names)}")
         elif how < 0.6:
             lines.append(f"    if {question([])}:\n        {new} = {expression(draw, 2, names)}")
-            lines.append(f"    else:\n        {new} = {draw.choice(ONE).format(draw.choice(names))}")
+            lines.append(f"    else:\n        {new} = {expression(draw, 1, names)}")
         elif how < 0.8:
             lines.append(f"    {new} = {draw.choice(names)}\n    while {new}.norm() > 2:\n        {new} = {new} * 0.6")
         else:
