@@ -79,3 +79,42 @@ def test_a_list_is_the_stack_of_its_values():
     want = torch.stack([4 * X[0], torch.ones((), dtype=X.dtype)]) @ V
     for way in FIRST.values():
         torch.testing.assert_close(way(f), want)
+
+
+FACTORIES = {
+    "zeros_like": lambda x, **k: torch.zeros_like(x, **k),
+    "ones_like": lambda x, **k: torch.ones_like(x, **k),
+    "full_like": lambda x, **k: torch.full_like(x, 2.0, **k),
+    "rand_like": lambda x, **k: torch.rand_like(x, **k),
+    "empty_like": lambda x, **k: torch.empty_like(x, **k),
+    "new_zeros": lambda x, **k: x.new_zeros(x.shape, **k),
+    "new_ones": lambda x, **k: x.new_ones(x.shape, **k),
+    "new_full": lambda x, **k: x.new_full(x.shape, 1.5, **k),
+    "new_empty": lambda x, **k: x.new_empty(x.shape, **k),
+    "new_tensor": lambda x, **k: x.new_tensor([1.0, 2.0, 3.0], **k),
+    "new_tensor of values": lambda x, **k: x.new_tensor([x[0], 2.0, 3.0], **k),
+    "tensor": lambda x, **k: torch.tensor([x[0], 2.0, 3.0], **k),
+    "zeros": lambda x, **k: torch.zeros(x.shape, **k),
+    "arange": lambda x, **k: torch.arange(3.0, **k),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_what_is_made_to_require_grad_does_so_in_every_call(name):
+    make = FACTORIES[name]
+
+    def f(x):
+        z = make(x, requires_grad=True)
+        assert z.requires_grad
+        (g,) = torch.autograd.grad((z * x * x).sum(), z, create_graph=True)
+        w = make(x).detach().nan_to_num()
+        assert not w.requires_grad
+        return (g + 0 * w).sum()
+
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    for _ in range(6):
+        torch.testing.assert_close(pf.vmap(f, randomness="same")(x), (x * x).sum(1))
+        torch.testing.assert_close(pf.jvp(f, (x[0],), (x[1],))[0], torch.tensor(14.0))
+        torch.testing.assert_close(pf.grad(f)(x[0]), 2 * x[0])
+        torch.testing.assert_close(pf.vmap(pf.grad(f), randomness="same")(x), 2 * x)
+        torch.testing.assert_close(pf.vmap(lambda x: pf.jvp(f, (x,), (x,))[1], randomness="same")(x), 2 * (x * x).sum(1))

@@ -108,7 +108,8 @@ def new_tensor(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         return copied(data, **{"dtype": x.dtype, "device": x.device, **{k: v for k, v in kwargs.items() if k != "data"}})
     if type(data) not in _SEQUENCES or not holds_values(data):
         return func(*args, **kwargs)
-    return built(data, kwargs.get("dtype") or x.dtype, kwargs.get("device") or x.device)
+    out = built(data, kwargs.get("dtype") or x.dtype, kwargs.get("device") or x.device)
+    return out.detach().requires_grad_() if kwargs.get("requires_grad") else out
 
 
 def install() -> None:

@@ -102,14 +102,14 @@ class Traced(torch.Tensor):
                 return out
         if HELD.levels:
             raise NotFast
-        if PLANNED is not None:
-            out = PLANNED(func, args, kwargs, long_way)
-            if out is not NO_PLAN:
-                return out
         if kwargs and kwargs.get("requires_grad"):
             for v in args:
                 if isinstance(v, Traced):
                     v._level.newest().tracked = True
+        if PLANNED is not None:
+            out = PLANNED(func, args, kwargs, long_way)
+            if out is not NO_PLAN:
+                return out
         return long_way(func, args, kwargs)
 
     @classmethod
