@@ -115,6 +115,7 @@ def test_what_is_made_to_require_grad_does_so_in_every_call(name):
     for _ in range(6):
         torch.testing.assert_close(pf.vmap(f, randomness="same")(x), (x * x).sum(1))
         torch.testing.assert_close(pf.jvp(f, (x[0],), (x[1],))[0], torch.tensor(14.0))
-        torch.testing.assert_close(pf.grad(f)(x[0]), 2 * x[0])
+        if "values" not in name:  # outside of vmap and jvp `new_tensor` is torch's, and reads them
+            torch.testing.assert_close(pf.grad(f)(x[0]), 2 * x[0])
         torch.testing.assert_close(pf.vmap(pf.grad(f), randomness="same")(x), 2 * x)
         torch.testing.assert_close(pf.vmap(lambda x: pf.jvp(f, (x,), (x,))[1], randomness="same")(x), 2 * (x * x).sum(1))

@@ -119,8 +119,6 @@ class Writer:
 
     def value(self, x: Any) -> str:
         """A traced value over what was computed."""
-        if x.is_leaf and x.requires_grad:
-            raise Unplanned  # it was made so: no operator says that
         place = level_of(x)
         names = []
         for p in parts_of(x):
