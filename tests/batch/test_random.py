@@ -174,3 +174,40 @@ def test_a_dropout_module():
     assert bool(((y == 0) | (y == 2)).all())
     assert len({tuple(r.tolist()) for r in y}) > 1
     assert torch.equal(pf.vmap(drop.eval())(torch.ones(64, 16)), torch.ones(64, 16))
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_slopes_that_were_drawn_are_the_derivative(randomness, in_place, seed):
+    if seed is not None and randomness == "same":
+        return
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    how = {"randomness": randomness} if seed is None else {"randomness": randomness, "seed": seed}
+
+    def f(x):
+        return torch.nn.functional.rrelu(x * 1, training=True, inplace=in_place)
+
+    def total(x):
+        return pf.vmap(f, **how)(x).sum()
+
+    leaf = x.clone().requires_grad_()
+    ways = {
+        "vmap(grad)": lambda: pf.vmap(pf.grad(lambda x: f(x).sum()), **how)(x),
+        "grad(vmap)": lambda: pf.grad(total)(x),
+        "autograd": lambda: torch.autograd.grad(total(leaf), leaf)[0],
+        "jvp(vmap)": lambda: pf.jvp(lambda x: pf.vmap(f, **how)(x), (x,), (torch.ones_like(x),))[1],
+        "vmap(jvp)": lambda: pf.vmap(lambda x: pf.jvp(f, (x,), (torch.ones_like(x),))[1], **how)(x),
+        "second": lambda: pf.grad(lambda x: pf.vmap(pf.grad(lambda x: f(x).square().sum() / 2), **how)(x).sum())(x).sqrt(),
+    }
+    for name, way in ways.items():
+        for call in range(5):
+            torch.manual_seed(call)
+            slopes = pf.vmap(f, **how)(x) / x
+            torch.manual_seed(call)
+            got = way()
+            torch.testing.assert_close(got, slopes, msg=lambda m, name=name: f"{name}: {m}")
+    if randomness == "different":
+        assert (slopes[x < 0] > 1 / 8).all()
+        assert slopes[x < 0].unique().numel() > 4

@@ -38,6 +38,9 @@ def draw(level: Any, e: Entry, func: Any, values: Any, flags: Any, kwargs: Any, 
     """The result of a random operator, and whether it is mapped."""
     refuse(level, func)
     remember(values, kwargs)
+    recorded = e.rule("recorded")
+    if recorded is not None:
+        func = _recorded(func, recorded)
     kind = e.row.kind if e.row is not None else None
     shape = kind.draws if isinstance(kind, Random) else "loop"
     if level.randomness == "same":
@@ -126,6 +129,19 @@ class _returning:
         fresh = first.detach().clone()
         self.func(fresh, *rest, **kwargs)
         return fresh
+
+
+class _recorded:
+    """A draw whose derivative torch's engine would get wrong, by a rule that it gets right."""
+
+    def __init__(self, func: Any, rule: Any) -> None:
+        self.func, self.rule, self._schema = func, rule, func._schema
+
+    def name(self) -> str:
+        return self.func.name()
+
+    def __call__(self, *values: Any, **kwargs: Any) -> Any:
+        return self.rule(self.func, *values, **kwargs)
 
 
 # -- a draw for each lane --------------------------------------------------------------------------

@@ -323,7 +323,7 @@ def random_write(
     if not any(ours) and level.randomness == "same":
         out = func(*values, **kwargs)
         return returned(func, targets) if returns_written(func) else as_uniform(level, out)
-    if not returns_written(func):
+    if not returns_written(func) or (len(targets) > 1 and e.functional is not None):
         from .random import draw
 
         return stored(

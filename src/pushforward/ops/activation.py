@@ -201,6 +201,15 @@ def rrelu_tangent(op: Any, level: Any, primals: list[Any], tangents: Any, kwargs
     return out, (None if t is None else torch.where(x > 0, t, t * ((low + high) / 2)), None)
 
 
+def rrelu_recorded(op: Any, *values: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Where autograd records: torch's functional form saves the noise from before the draw for its derivative."""
+    x = values[0]
+    if not (x.requires_grad and torch.is_grad_enabled() and rrelu_draws(op, [*values], kwargs)):
+        return op(*values, **kwargs)
+    _, noise = op(stopped(x), *values[1:], **kwargs)
+    return x * noise, noise
+
+
 def batch_rrelu(op: Any, level: Any, args: list[Any], mapped: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """In evaluation: one slope for all; with draws the level asks for them itself."""
     x, noise = (a if m else a.unsqueeze(0).expand(level.size, *a.shape) for a, m in zip(args[:2], mapped, strict=False))
@@ -225,6 +234,7 @@ row(
     batch=batch_rrelu,
     tangent=rrelu_tangent,
     draws=rrelu_draws,
+    recorded=rrelu_recorded,
 )
 
 
