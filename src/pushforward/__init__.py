@@ -13,6 +13,7 @@ from .check.report import CheckReport, Finding, WrongDerivativeError
 from .check.routes import RoutesReport, routes
 from .core import branching as _branching  # noqa: F401  (catches torch.cond and its like)
 from .core import constructors as _constructors  # noqa: F401  (catches torch.tensor)
+from .core import lazy_modules as _lazy_modules  # noqa: F401  (modules that take their sizes from their first input)
 from .core.errors import (
     ArgumentError,
     ArgumentWriteError,

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -109,6 +111,9 @@ BelowAutograd = _C._AutoDispatchBelowAutograd
 # What is replayed on plain tensors gives no views that autograd knows of, as an interpreter's results are none.
 BelowViews = _C._AutoDispatchBelowADInplaceOrView
 
+# Modules initialise themselves in `_infer_parameters`, a hook before their first call, and `materialize` gives a parameter its memory.
+Uninitialized = UninitializedTensorMixin
+
 # Makes the text of a tensor, for `repr` and f-strings, with all modes off: a function in which it runs has read numbers.
 tensor_text = torch._tensor_str
 
@@ -187,9 +192,11 @@ __all__ = [
     "EnableFunction",
     "ForceKeys",
     "FunctionBase",
+    "LazyModuleMixin",
     "NoDispatch",
     "NoFunction",
     "TorchDispatchMode",
+    "Uninitialized",
     "api_functions",
     "autocast_on",
     "current_node",
