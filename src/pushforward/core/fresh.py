@@ -10,8 +10,9 @@ import torch
 from . import tree
 from .errors import TransformError
 from .level import THREAD, Level
+from .source import source_line
 from .torch_private import NoFunction, mode_count, no_modes, own_duals, top_mode
-from .traced import SPECIAL, Traced
+from .traced import SPECIAL, Traced, in_this_thread
 
 Tensor = torch.Tensor
 
@@ -115,21 +116,54 @@ def _set_data(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     raise TransformError(msg)
 
 
+class Reading:
+    """A method that reads a tensor's numbers, named like an operator."""
+
+    def __init__(self, method: Any) -> None:
+        self.method = method
+
+    def name(self) -> str:
+        """As operators say it."""
+        return f"Tensor.{self.method.__name__}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Read them."""
+        return self.method(*args, **kwargs)
+
+
 def _tolist(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-    del func, kwargs
-    return args[0]._level.inspect(args[0])
+    x = args[0]
+    in_this_thread(x, "Tensor.tolist")
+    return x._level.inspect(x) if x._level.newest().alive else x._escaped(Reading(func), args, kwargs or {})
 
 
 def _numpy(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     import numpy
 
-    del func
     x = args[0]
+    in_this_thread(x, "Tensor.numpy")
+    if not x._level.newest().alive:
+        return x._escaped(Reading(func), args, kwargs or {})
     dtype = (kwargs or {}).get("dtype") if len(args) < 2 else args[1]
     with no_modes():
         kind = torch.empty(0, dtype=x.dtype).numpy().dtype if x.dtype is not torch.bfloat16 else numpy.float32
     made = numpy.array(x._level.inspect(x), dtype=kind).reshape(tuple(x.shape))
     return made if dtype is None else made.astype(dtype)
+
+
+def _shared(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """`__dlpack__`: others would write into, or keep, memory that a value of a transform has not."""
+    del args, kwargs
+    msg = f"`{func.__name__}` at {source_line()} would share the memory of a value of a transform, which has none of its own"
+    raise TransformError(f"{msg}: convert what the transform returns")
+
+
+def _pinned(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    x, *rest = args
+    while isinstance(x, Traced):
+        x = x._below()
+    with no_modes():
+        return func(x, *rest, **(kwargs or {}))
 
 
 def _requires_grad(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -147,3 +181,6 @@ SPECIAL[Tensor.data.__set__] = _set_data  # type: ignore[attr-defined]
 SPECIAL[Tensor.tolist] = _tolist
 SPECIAL[Tensor.numpy] = _numpy
 SPECIAL[Tensor.__array__] = _numpy
+SPECIAL[Tensor.__dlpack__] = _shared
+SPECIAL[Tensor.__dlpack_device__] = _shared
+SPECIAL[Tensor.is_pinned] = _pinned

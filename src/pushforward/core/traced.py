@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 import torch
 
 from .cell import Cell, Path
-from .errors import REFUSALS, EscapedValueError
+from .errors import REFUSALS, EscapedValueError, TransformError
+from .level import THREAD
 from .opaque import opaque
+from .source import source_line
 from .torch_private import NoFunction, make_wrapper, set_conj, set_neg, tree_leaves
 
 # What the Python API calls mean for traced values: filled by the interpreters and by `ops.api`.
@@ -116,6 +118,8 @@ class Traced(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Reached only where no level took the operator: the value has outlived its transform."""
         values = [v for v in tree_leaves((args, kwargs or {})) if isinstance(v, Traced)]  # pyright: ignore[reportAttributeAccessIssue]
+        for v in values:
+            in_this_thread(v, func.name())
         if all(v._level.alive for v in values) and any(v._level.payload_graphs for v in values):
             raise NeedsGraph
         return max(values, key=lambda v: v._level.alive is False)._escaped(func, args, kwargs or {})
@@ -164,6 +168,16 @@ class Traced(torch.Tensor):
     def _formatted(self, spec: str) -> str:
         """A number in a format: for display, so nothing is asked and no derivative is lost."""
         raise TypeError(f"{type(self).__name__}: {spec}")
+
+
+def in_this_thread(x: Traced, name: str) -> None:
+    """`TransformError` if a running transform of another thread made a value."""
+    level = x._level.newest()
+    if level.alive and level not in THREAD.levels:
+        raise TransformError(
+            f"`{name}` was called at {source_line()} on a value of the {level.where}, which runs in another thread. "
+            "A transform follows what its own thread does: give other threads plain tensors, or call the transform in each of them."
+        )
 
 
 def wrap_like(cls: Any, payload: torch.Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:
