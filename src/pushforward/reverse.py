@@ -155,8 +155,11 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
         given = cotangents[0] if len(cotangents) == 1 else cotangents
         flat, given_spec = tree.flat(given)
         if len(cotangents) == 1 and isinstance(given, tuple) and len(given) == 1 and isinstance(result, Tensor):
-            flat, given_spec = tree.flat(given[0])
+            given = given[0]
+            flat, given_spec = tree.flat(given)
         with NoFunction():
+            if given_spec is not out_spec and given_spec != out_spec:
+                flat = tree.flat_like(given, out_spec)
             check_cotangents(func, result, outs, out_spec, flat, given_spec)
             if create_graph is None:
                 create_graph = torch.is_grad_enabled() and (
@@ -201,8 +204,11 @@ def check_cotangents(
     func: Any, result: Any, outs: list[Any], out_spec: Any, flat: Any, given_spec: Any
 ) -> None:
     """The cotangents have the structure and the shapes of the output."""
-    if given_spec is not out_spec and len(flat) != len(outs):
-        msg = f"vjp_fn of {name_of(func)}: the cotangents have the structure {given_spec}, the output has {out_spec}"
+    if flat is None:
+        msg = (
+            f"vjp_fn of {name_of(func)}: the cotangents have the structure {tree.words(given_spec)}, the output has "
+            f"{tree.words(out_spec)}"
+        )
         raise ArgumentError(msg)
     for k, (o, c) in enumerate(zip(outs, flat, strict=True)):
         if not isinstance(c, Tensor) or c.shape != o.shape:

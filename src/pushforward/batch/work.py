@@ -286,14 +286,20 @@ def run_groups(call: Call, groups: list[Tensor], first: Any = None) -> Any:
 def joined(call: Call, done: list[Done]) -> Any:
     """The results of all runs in lane order."""
     spec = done[0].spec
-    for d in done[1:]:
+    done = list(done)
+    for k, d in enumerate(done[1:], 1):
         if {spec, d.spec} == {None, tree.LEAF}:  # a tensor, and a number
             spec = tree.LEAF
         elif d.spec != spec:
+            if spec is not None and d.spec is not None:
+                places = tree.flat_like(tree.unflatten([*range(d.spec.num_leaves)], d.spec), spec)
+                if places is not None:  # keys of dicts in another order
+                    done[k] = d._replace(rows=[d.rows[j] for j in places], shared=[d.shared[j] for j in places])
+                    continue
             msg = (
                 f"vmap({name_of(call.func)}): the lanes returned different structures: lane "
                 f"{int(done[0].lanes[0])} returned "
-                f"{spec or 'a tensor'}, lane {int(d.lanes[0])} returned {d.spec or 'a tensor'}"
+                f"{tree.words(spec)}, lane {int(d.lanes[0])} returned {tree.words(d.spec)}"
             )
             raise ArgumentError(msg)
     counts = [d.lanes.numel() for d in done]

@@ -5,6 +5,7 @@ A leaf path is written as the user would index it: `args[1]['w']`, `args[0].lo`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -127,6 +128,53 @@ def unflatten(values: list[Any], spec: TreeSpec) -> Any:
         return values[0]
     make = _MAKERS.get(id(spec))
     return make(values) if make is not None else torch_tree.tree_unflatten(values, spec)
+
+
+def flat_like(tree: Any, spec: TreeSpec) -> list[Any] | None:
+    """The leaves of `tree` in the order of a structure; None if it has another one.
+
+    Keys of dicts may come in any order, and a list may stand for a tuple.
+    """
+    found, own = flat(tree)
+    if own is spec or own == spec:
+        return found
+    found, own = flat(arranged(tree, unflatten([None] * spec.num_leaves, spec)))
+    return found if own == spec else None
+
+
+def arranged(tree: Any, like: Any) -> Any:
+    """`tree` with the keys of its dicts in the order that those of `like` have."""
+    if isinstance(like, dict):
+        if not isinstance(tree, dict) or tree.keys() != like.keys():
+            return tree
+        if type(tree) is type(like) and type(like) is not dict:
+            parts = copy.copy(tree)
+            for key in like:
+                parts[key] = arranged(parts.pop(key), like[key])
+            return parts
+        return {key: arranged(tree[key], like[key]) for key in like} if type(like) is dict else tree
+    if type(like) in (list, tuple):
+        if type(tree) not in (list, tuple) or len(tree) != len(like):
+            return tree
+        return type(like)([arranged(a, b) for a, b in zip(tree, like, strict=True)])
+    if isinstance(like, tuple) and type(tree) is type(like) and hasattr(like, "_fields"):
+        return type(like)(*[arranged(a, b) for a, b in zip(tree, like, strict=True)])
+    return tree
+
+
+def words(spec: TreeSpec | None) -> str:
+    """A structure for messages: `(*, {'w': *})`, each leaf a star."""
+    if spec is None or spec is LEAF or spec == LEAF:
+        return "a tensor"
+    return repr(unflatten([_STAR] * spec.num_leaves, spec))
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+_STAR = _Star()
 
 
 def leaves(tree: Any) -> list[Any]:

@@ -68,11 +68,13 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
     flat, t_spec = tree.flat(tangents)
     spread: Any = flat
     if t_spec is not spec and t_spec != spec:
-        spread = tree.broadcast_prefix(tangents, primals, is_leaf=lambda t: t is None)
+        spread = tree.flat_like(tangents, spec)
+        if spread is None:
+            spread = tree.broadcast_prefix(tangents, primals, is_leaf=lambda t: t is None)
         if spread is None or len(spread) != len(leaves):
             spread = _by_leaf(tangents, primals)
     if spread is None:
-        msg = f"jvp({name_of(func)}): the structures differ; primals have {spec}, tangents have {t_spec}"
+        msg = f"jvp({name_of(func)}): the structures differ; primals have {tree.words(spec)}, tangents have {tree.words(t_spec)}"
         raise ArgumentError(msg)
     if alike(leaves, spread):
         return primals, leaves, spread, spec
@@ -86,10 +88,11 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
             or p.dtype != t.dtype
             or p.device != t.device
         ):
-            if t is not None and not isinstance(p, Tensor) and not isinstance(t, Tensor):
+            path = tree.paths(primals, "primals")[k]
+            if not isinstance(p, Tensor) and not isinstance(t, Tensor):
+                refuse_number(f"jvp({name_of(func)})", path, p, t)
                 spread[k] = None
                 continue
-            path = tree.paths(primals, "primals")[k]
             raise ArgumentError(
                 f"jvp({name_of(func)}): {path} is {kind(p)}, its tangent {path.replace('primals', 'tangents', 1)} is {kind(t)}; a "
                 "tangent has the shape, dtype and device of its primal (None stands for zero)"
@@ -102,6 +105,16 @@ def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], lis
             msg = f"jvp({name_of(func)}): {path} is {kind(p)}; an integer has no derivative, so its tangent must be None or zeros"
             raise ArgumentError(msg)
     return primals, leaves, spread, spec
+
+
+def refuse_number(where: str, path: str, p: Any, t: Any) -> None:
+    """`ArgumentError` for a number that is no tensor and has a tangent, which would be lost; zero is none."""
+    number = isinstance(p, (float, complex)) or type(p).__module__ == "numpy" or (type(p) is int and isinstance(t, float))
+    if number and not (isinstance(t, (int, float, complex)) and t == 0):
+        raise ArgumentError(
+            f"{where}: {path} is {kind(p)}; only tensors have a tangent. Write torch.tensor(...) to differentiate by it, or give "
+            "it the tangent None"
+        )
 
 
 def alike(leaves: list[Any], spread: list[Any]) -> bool:
@@ -294,6 +307,10 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
             return linearized(func, copied(primals), watch=watch)
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
+    if not places:
+        found = ", ".join(f"{path} is {kind(x)}" for path, x in zip(tree.paths(primals, "primals"), leaves, strict=True))
+        msg = f"linearize({name_of(func)}): no floating-point tensor among the primals ({found}); write torch.tensor(...) for numbers"
+        raise ArgumentError(msg)
     stop = not torch.is_grad_enabled()
     cut = STATE.cut
     forward: Any = None
@@ -326,10 +343,14 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
 
     @opaque
     def jvp_fn(*tangents: Any) -> Any:
-        flat, t_spec = tree.flat(tangents)
-        if len(flat) != len(leaves):
-            msg = f"jvp_fn of {name_of(func)}: the tangents have the structure {t_spec}, the primals have {spec}"
+        flat = tree.flat_like(tangents, spec)
+        if flat is None:
+            given = tree.words(tree.flat(tangents)[1])
+            msg = f"jvp_fn of {name_of(func)}: the tangents have the structure {given}, the primals have {tree.words(spec)}"
             raise ArgumentError(msg)
+        for k, (p, t) in enumerate(zip(leaves, flat, strict=True)):
+            if not isinstance(p, Tensor) and t is not None:
+                refuse_number(f"jvp_fn of {name_of(func)}", tree.paths(primals, "primals")[k], p, t)
         for k in places:
             if not isinstance(flat[k], Tensor) or flat[k].shape != leaves[k].shape:
                 path = tree.paths(primals, "primals")[k]

@@ -466,7 +466,7 @@ def check_alike(plan: JacobianPlan, args: tuple[Any, ...], kwargs: dict[str, Any
     if spec != old_spec:
         msg = (
             f"plan of {name_of(plan.problem.func)}: the arguments have another structure than those it was made for: "
-            f"{spec}, not {old_spec}"
+            f"{tree.words(spec)}, not {tree.words(old_spec)}"
         )
         raise ArgumentError(msg)
     for k, (new, before) in enumerate(zip(values, old, strict=True)):

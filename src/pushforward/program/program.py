@@ -108,9 +108,10 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; the arguments have the structure and shapes it was traced for."""
-        leaves, spec = tree.flat((args, kwargs))
-        if spec != self.in_spec:
-            msg = f"program {self.name}: it was traced for the structure {self.in_spec}, but was called with {spec}"
+        leaves = tree.flat_like((args, kwargs), self.in_spec)
+        if leaves is None:
+            given = tree.words(tree.flat((args, kwargs))[1])
+            msg = f"program {self.name}: it was traced for the structure {tree.words(self.in_spec)}, but was called with {given}"
             raise ArgumentError(msg)
         for given, expected, k in zip(self.arguments, self.examples, self.places, strict=False):
             if not self.symbolic and leaves[k].shape != expected.shape:
