@@ -153,6 +153,7 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
     @opaque
     def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         given = cotangents[0] if len(cotangents) == 1 else cotangents
+        flat: Any
         flat, given_spec = tree.flat(given)
         if len(cotangents) == 1 and isinstance(given, tuple) and len(given) == 1 and isinstance(result, Tensor):
             given = given[0]

@@ -211,3 +211,25 @@ def test_slopes_that_were_drawn_are_the_derivative(randomness, in_place, seed):
     if randomness == "different":
         assert (slopes[x < 0] > 1 / 8).all()
         assert slopes[x < 0].unique().numel() > 4
+
+
+def test_the_same_draw_in_every_chunk_and_for_lanes_of_every_size():
+    def f(x):
+        y = x.sum() + torch.rand(2) + F.dropout(torch.ones(20), 0.5).sum()
+        return y + torch.poisson(torch.full((), 9.0)) if y[0] > 3 else y
+
+    def plain(x):
+        torch.manual_seed(0)
+        return f(x)
+
+    lanes = [torch.ones(k % 3 + 1) for k in range(7)]
+    batch = torch.arange(7.0)[:, None]
+    for x, rows, how in (
+        (batch, batch, {}), (batch, batch, {"chunk_size": 2}), (pf.ragged(lanes), lanes, {}), (pf.ragged(lanes), lanes, {"chunk_size": 2}),
+    ):  # fmt: skip
+        expected = torch.stack([plain(r) for r in rows])
+        plain(rows[0])
+        after = torch.get_rng_state()
+        torch.manual_seed(0)
+        torch.testing.assert_close(pf.vmap(f, randomness="same", **how)(x), expected)
+        assert torch.equal(torch.get_rng_state(), after)

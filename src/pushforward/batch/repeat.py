@@ -6,10 +6,14 @@ for all lanes of the call, of which it takes its own. So a lane's draws do not d
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from ..core.level import THREAD
 from ..core.torch_private import no_modes
 from ..core.warned import listen, unlisten
 from .lanes import plainly
@@ -55,7 +59,9 @@ class Repeats:
     def keep_state(self, generator: Any) -> None:
         """Remember a generator's state before its first draw."""
         if generator not in self.states:
-            self.states[generator] = state_of(generator)
+            self.states[generator] = state = state_of(generator)
+            for draws in _OPEN.draws:
+                draws.before.setdefault(generator, state)
 
     def places(self, level: Any) -> Tensor | None:
         """Which lanes of the first run those of a level are; None: all of them."""
@@ -122,3 +128,75 @@ def selected(out: Any, lanes: Tensor, wanted: Tensor) -> Any:
     if isinstance(out, Tensor):
         return out.index_select(0, places.to(out.device))
     return tuple(selected(o, lanes, wanted) if isinstance(o, Tensor) else o for o in out)
+
+
+# -- several calls that are one to the user ---------------------------------------------------------
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.draws: list[OneDraw] = []
+
+
+_OPEN = _Open()
+
+
+class OneDraw:
+    """Runs of one function, each of which draws what the first drew: afterwards it is as if it had run once.
+
+    Known are the default generators of the CPU and of `device`, and every other that a mapped call draws from.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        devices = [torch.device("cpu")] if device is None or device.type == "cpu" else [torch.device("cpu"), device]
+        self.before: dict[Any, Tensor] = {g: state_of(g) for g in map(default_generator, devices)}
+        self.after: dict[Any, Tensor] | None = None
+        self.seeded = [(v, seeds_of(v)) for v in THREAD.levels]  # levels below, whose lanes have generators of their own
+        self.seeded_after: list[Any] = []
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """One of the runs."""
+        for generator, state in self.before.items():
+            put_state(generator, state)
+        put_seeds(self.seeded)
+        _OPEN.draws.append(self)
+        try:
+            yield
+        finally:
+            _OPEN.draws.remove(self)
+            if self.after is None:
+                self.after = {g: state_of(g) for g in self.before}
+                self.seeded_after = [(v, seeds_of(v)) for v, _ in self.seeded]
+
+    def end(self) -> None:
+        """All runs have ended: the generators are as the first run left them."""
+        for generator, state in (self.after or {}).items():
+            put_state(generator, state)
+        put_seeds(self.seeded_after)
+
+
+@contextlib.contextmanager
+def undrawn(device: Any = None) -> Iterator[None]:
+    """Afterwards the generators are as they were: what is drawn meanwhile is tried only."""
+    draws = OneDraw(device)
+    try:
+        with draws.run():
+            yield
+    finally:
+        draws.after, draws.seeded_after = draws.before, draws.seeded
+        draws.end()
+
+
+def seeds_of(level: Any) -> dict[Any, Tensor]:
+    """The states of the generators of a level's lanes."""
+    repeats = getattr(getattr(level, "call", None), "repeats", None)
+    return {} if repeats is None else dict(repeats.lane_states)
+
+
+def put_seeds(states: list[Any]) -> None:
+    """Set them."""
+    for level, before in states:
+        repeats = getattr(getattr(level, "call", None), "repeats", None)
+        if repeats is not None:
+            repeats.lane_states = dict(before)

@@ -211,7 +211,9 @@ class Call:
 
     def begin(self, level: Any, waiting: Waiting) -> None:
         """A run of some lanes begins: the first of its lanes, or one of lanes that have left an earlier run."""
-        if waiting.repeats is None:
+        if waiting.repeats is None and self.repeats is not None and self.settings.randomness == "same":
+            self.repeats.begin(level, waiting)  # one draw for all lanes, also those of another size or chunk
+        elif waiting.repeats is None:
             self.finish_repeats()
             self.repeats = Repeats(self.settings.seed, waiting.lanes.numel(), waiting.lanes)
             self.repeats.level = level

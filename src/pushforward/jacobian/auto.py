@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..batch.repeat import undrawn
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
@@ -244,7 +245,9 @@ class HessianPlanner(Planner):
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JacobianPlan:
         """A plan for the Hessian at these arguments."""
         o = self.options
-        gradient = self.gradient(args, kwargs)
+        device = next((x.device for x in tree.leaves((args, kwargs)) if isinstance(x, Tensor)), None)
+        with undrawn(device):
+            gradient = self.gradient(args, kwargs)
         problem = Problem(gradient, self.argnums, args, kwargs, o["has_aux"], self.what)
         mode = "forward" if o["mode"] == "auto" else o["mode"]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..batch.repeat import OneDraw
 from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import over_rows, vmap
 from ..batch.work import FIRST
@@ -44,7 +45,11 @@ def in_chunks(function: Callable[[int, int], list[Tensor]], total: int, chunk_si
     """`function(start, stop)` over the basis, joined."""
     if chunk_size is None or chunk_size >= total:
         return function(0, total)
-    parts = [function(k, min(k + chunk_size, total)) for k in range(0, total, chunk_size)]
+    draws, parts = OneDraw(), []
+    for k in range(0, total, chunk_size):
+        with draws.run():
+            parts.append(function(k, min(k + chunk_size, total)))
+    draws.end()
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
@@ -55,7 +60,7 @@ def jacfwd(
     has_aux: bool = False,
     *,
     chunk_size: int | None = None,
-    randomness: str = "error",
+    randomness: str = "same",
 ) -> Callable[..., Any]:
     """The Jacobian by forward mode: one pass for each input element, run as one mapped call.
 
@@ -64,7 +69,8 @@ def jacfwd(
         argnums: which arguments to differentiate by: an int, a parameter's name, or a tuple of them.
         has_aux: whether `func` returns `(output, aux)`.
         chunk_size: at most so many directions at a time.
-        randomness: as in `vmap`.
+        randomness: as in `vmap`, over the directions: "same", one draw for all of them, is what the derivative of a random function
+            means; "error" refuses such functions.
 
     Returns:
         A function that returns, for each output tensor, the derivative in the structure of the argument; each block has the
@@ -251,7 +257,7 @@ def jacrev(
                 return [torch.stack(column) for column in zip(*each, strict=True)]
             seeds = basis(chosen, start, stop)
             found = pulled_rows(pull_rows, seeds) if quiet else None
-            return list(over_rows(pull_rows, seeds)) if found is None else found
+            return list(over_rows(pull_rows, seeds, "same")) if found is None else found
 
         rows = in_chunks(rows_of, total, chunk_size) if total else [x.new_zeros((0, *x.shape)) for x in leaves]
         by_output: dict[int, list[Tensor]] = {}
@@ -286,7 +292,7 @@ def hessian(
     """The Hessian by forward over reverse mode: `jacfwd(jacrev(func))`; of a few inputs, by reverse over reverse.
 
     Of at most 64 inputs of a small function, all rows are taken at once from copies of the input, which `func` then sees
-    as mapped values. A random function draws once for all directions (in chunks it is refused).
+    as mapped values. A random function draws once for all directions.
 
     Args:
         func: returns a tensor, usually a scalar (with `has_aux`: a pair of that and anything).
@@ -301,9 +307,7 @@ def hessian(
                 [ 0., 12.]])
     """
     inner = jacrev(func, argnums, has_aux=has_aux)
-    # one draw serves all directions, as one mask serves all products; each chunk would draw again
-    randomness = "same" if chunk_size is None else "error"
-    forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size, randomness=randomness)
+    forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size)
     reverse = jacrev(inner, argnums, has_aux=has_aux)
 
     asked = calls.Asked(hessian, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)

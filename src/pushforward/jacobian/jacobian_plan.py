@@ -181,7 +181,9 @@ class JacobianPlan:
         old = self.problem
         problem = Problem(old.func, old.argnums, args, kwargs, old.has_aux, old.what)
         wanted = self.verify and (not self._verified or not self.trusted)
-        found = self.sparse(Passes(problem), check=wanted)
+        passes = Passes(problem)
+        found = self.sparse(passes, check=wanted)
+        passes.draws.end()
         self._verified = self._verified or wanted
         return found
 
@@ -214,6 +216,7 @@ class JacobianPlan:
             blocks = self.as_blocks(problem, self.sparse(passes, check=wanted))
             self._verified = self._verified or wanted
         assert passes.values is not None
+        passes.draws.end()
         return problem.assembled(blocks), problem.value(passes.values), passes.aux
 
     def progress(self) -> Any:
@@ -258,7 +261,8 @@ class JacobianPlan:
 
         problem = passes.problem
         direction = [torch.randn(x.shape, dtype=x.dtype, device=x.device) for x in problem.leaves]
-        values, moved, aux = jvp(problem.of_inputs, tuple(problem.leaves), tuple(direction), has_aux=True)
+        with passes.draws.run():
+            values, moved, aux = jvp(problem.of_inputs, tuple(problem.leaves), tuple(direction), has_aux=True)
         passes.keep(values, aux)
         smooth = [t for o, t in zip(values, moved, strict=True) if o.is_floating_point() or o.is_complex()]
         with torch.no_grad():
@@ -381,7 +385,8 @@ class JacobianPlan:
             from ..forward.jvp import jvp
 
             direction = [torch.randn(x.shape, dtype=x.dtype, device=x.device) for x in problem.leaves]
-            moved = jvp(lambda *inputs: problem.of_inputs(*inputs)[0], tuple(problem.leaves), tuple(direction))[1]
+            with passes.draws.run():
+                moved = jvp(lambda *inputs: problem.of_inputs(*inputs)[0], tuple(problem.leaves), tuple(direction))[1]
             flat = [t.reshape(-1) for t in moved if t.is_floating_point() or t.is_complex()]
             probe = torch.cat([d.reshape(-1) for d in direction]), torch.cat(flat)
         with torch.no_grad():

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..batch.repeat import OneDraw
 from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import vmap
 from ..batch.work import FIRST
@@ -51,6 +52,7 @@ class Passes:
 
     def __init__(self, problem: Problem, progress: Progress | None = None) -> None:
         self.problem = problem
+        self.draws = OneDraw(problem.leaves[0].device if problem.leaves else None)  # a random function is one function in all passes
         self.progress = progress
         self.values: list[Tensor] | None = None
         self.aux: Any = None
@@ -67,7 +69,9 @@ class Passes:
             return smooth, values, aux
 
         def run(start: int, stop: int) -> Tensor:
-            moved, values, aux = vmap(push, out_dims=(0, FIRST, FIRST))(*seeds(start, stop))
+            given = seeds(start, stop)
+            with self.draws.run():
+                moved, values, aux = vmap(push, out_dims=(0, FIRST, FIRST), randomness="same")(*given)
             self.keep(values, aux)
             flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in moved]
             return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
@@ -77,7 +81,8 @@ class Passes:
     def reverse(self, seeds: Seeds, count: int, chunk: int | None) -> Tensor:
         """`count` seeds times J: `[count, n]`."""
         problem = self.problem
-        outs, pull, aux, kept = recorded_vjp(problem.of_inputs, tuple(problem.leaves), True)
+        with self.draws.run():
+            outs, pull, aux, kept = recorded_vjp(problem.of_inputs, tuple(problem.leaves), True)
         self.keep(outs, aux)
         quiet = not kept and alone()
 
@@ -90,7 +95,7 @@ class Passes:
             given = seeds(start, stop)
             rows = pulled_rows(pulled, given) if quiet else None
             if rows is None:
-                rows = vmap(pulled)(*given)
+                rows = vmap(pulled, randomness="same")(*given)
             flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in rows]
             return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..batch.repeat import undrawn
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
 from ..reverse import name_of
@@ -119,6 +120,22 @@ def planned(
     if any(isinstance(x, Traced) for x in problem.leaves):
         msg = f"{problem.what}: the inputs are values of a running transform; plan outside of it"
         raise ArgumentError(msg)
+    with undrawn(problem.leaves[0].device if problem.leaves else None):
+        return chosen_plan(problem, mode, sparsity, memory, chunk_size, verify, progress, detector, symmetric)
+
+
+def chosen_plan(
+    problem: Problem,
+    mode: str,
+    sparsity: Any,
+    memory: Any,
+    chunk_size: int | None,
+    verify: bool,
+    progress: bool,
+    detector: Callable[[str], Detected] | None,
+    symmetric: bool,
+) -> JacobianPlan:
+    """Measure the function, find its pattern, and price what can be done."""
     cost = measure(problem)
     found = detected(problem, mode, sparsity, detector)
     candidates = dense_candidates(problem, mode) if found is None or wants_auto(sparsity) else []

@@ -25,6 +25,9 @@ from .sets import Sets
 Tensor = torch.Tensor
 
 
+DRAWN = 2  # `Kept.varies` of what depends on random numbers: another call draws others, also at this point
+
+
 class NoPatternError(RuntimeError):
     """The function does something whose pattern cannot be followed; the message says what."""
 
@@ -34,7 +37,7 @@ class Kept:
 
     __slots__ = ("itemsize", "labels", "reference", "varies")
 
-    def __init__(self, reference: Any, itemsize: int, labels: Array | None, varies: bool) -> None:
+    def __init__(self, reference: Any, itemsize: int, labels: Array | None, varies: int) -> None:
         self.reference, self.itemsize, self.labels, self.varies = reference, itemsize, labels, varies
 
 
@@ -70,8 +73,8 @@ class Call:
         return np.zeros(tuple(value.shape), dtype=np.int64) if found is None else found
 
     def fixed(self, value: Any) -> bool:
-        """Whether the value may be read: it is a constant, or the pattern is for this point only."""
-        return not isinstance(value, Tensor) or self.local or not self.level.varies(value)
+        """Whether the value may be read: it is a constant, or the pattern is for this point only; random numbers never may."""
+        return not isinstance(value, Tensor) or self.level.varies(value) <= self.local
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments."""
@@ -123,12 +126,10 @@ class PatternLevel(TorchDispatchMode):
             return None
         return found
 
-    def varies(self, t: Tensor) -> bool:
-        """Whether the value may change with the inputs."""
-        if not self.trusts_constants:
-            return True
+    def varies(self, t: Tensor) -> int:
+        """Whether the value may change with the inputs, or is `DRAWN`."""
         found = self.kept(t)
-        return found is not None and found.varies
+        return max(0 if found is None else found.varies, not self.trusts_constants)
 
     def read(self, t: Tensor) -> Array | None:
         """The labels of each element of a tensor; None where there are none at all."""
@@ -154,7 +155,7 @@ class PatternLevel(TorchDispatchMode):
             shape, strides = [*shape, ratio], [*strides, 8]
         return np.lib.stride_tricks.as_strided(found.labels[t.storage_offset() * ratio :], shape, strides)
 
-    def write(self, t: Tensor, labels: Array | None, varies: bool) -> None:
+    def write(self, t: Tensor, labels: Array | None, varies: int) -> None:
         """Set the labels of the elements a tensor looks at."""
         if t.layout is not torch.strided:
             if labels is not None and labels.any():
@@ -167,7 +168,7 @@ class PatternLevel(TorchDispatchMode):
                 return
             storage = t.untyped_storage()
             found = self.memory[storage._cdata] = Kept(storage_reference(storage), t.element_size(), None, False)
-        found.varies = found.varies or varies
+        found.varies = max(found.varies, varies)
         if labels is None and found.labels is None:
             return
         if found.labels is None:
@@ -187,7 +188,7 @@ class PatternLevel(TorchDispatchMode):
         kwargs = kwargs or {}
         with NoFunction():
             known = [t for t in flat_tensors(args, kwargs) if self.kept(t) is not None]
-            if not known:
+            if not known and torch.Tag.nondeterministic_seeded not in func.tags:
                 return func(*args, **kwargs)
             return self.handle(entry(func), func, args, kwargs)
 
@@ -238,7 +239,8 @@ class PatternLevel(TorchDispatchMode):
 
         inputs = call.tensors()
         active = any(self.read_any(t) for t in inputs)
-        varies = active or any(self.varies(t) for t in inputs)
+        drawn = torch.Tag.nondeterministic_seeded in call.op.tags
+        varies = max([DRAWN if drawn else int(active), *[self.varies(t) for t in inputs]])
         made: Any = None
         if active:
             rule = e.cache.get("sparsity")
@@ -250,9 +252,9 @@ class PatternLevel(TorchDispatchMode):
         for t, labels in zip(call.outs, made, strict=True):
             if isinstance(t, Tensor):
                 if labels is not None and has_labels(t):
-                    self.write(t, np.broadcast_to(labels, tuple(t.shape)), varies and not call.entry.cache.get("lends"))
+                    self.write(t, np.broadcast_to(labels, tuple(t.shape)), 0 if call.entry.cache.get("lends") else varies)
                 else:
-                    self.write(t, None, varies and not call.entry.cache.get("lends"))
+                    self.write(t, None, 0 if call.entry.cache.get("lends") else varies)
 
     def read_any(self, t: Tensor) -> bool:
         """Whether a tensor depends on any input."""
