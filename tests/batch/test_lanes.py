@@ -236,11 +236,24 @@ def test_a_way_for_each_lane_is_said_once():
     def f(r):
         return r * r.item()
 
-    with pytest.warns(pf.SlowFallback, match="each of 20 lanes"):
+    with pytest.warns(pf.SlowFallback, match="20 lanes go 20 ways"):
         torch.testing.assert_close(pf.vmap(f)(x), x * x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pf.vmap(f)(x)
+
+
+def test_nearly_as_many_ways_as_lanes_are_said_too():
+    def ways(x, n):
+        return pf.vmap(lambda r: r * (r % n).item())(x)
+
+    x = torch.arange(20.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (2, 5, 9):
+            torch.testing.assert_close(ways(x, n), x * (x % n))
+    with pytest.warns(pf.SlowFallback, match=r"test_lanes.py:\d+ 20 lanes go 10 ways"):
+        torch.testing.assert_close(ways(x, 10), x * (x % 10))
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -225,7 +225,8 @@ def test_the_same_draw_in_every_chunk_and_for_lanes_of_every_size():
     lanes = [torch.ones(k % 3 + 1) for k in range(7)]
     batch = torch.arange(7.0)[:, None]
     for x, rows, how in (
-        (batch, batch, {}), (batch, batch, {"chunk_size": 2}), (pf.ragged(lanes), lanes, {}), (pf.ragged(lanes), lanes, {"chunk_size": 2}),
+        (batch, batch, {}), (batch, batch, {"chunk_size": 2}),
+        (pf.ragged(lanes), lanes, {}), (pf.ragged(lanes), lanes, {"chunk_size": 2}),
     ):  # fmt: skip
         expected = torch.stack([plain(r) for r in rows])
         plain(rows[0])

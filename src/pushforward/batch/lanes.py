@@ -100,7 +100,7 @@ class Lanes:
     def split(self, groups: list[Tensor]) -> int:
         """Go on with the largest of several groups of lanes, whose first lane is returned; the others wait."""
         call, root = self.call, self.root()
-        if self.divergence == "error" or len(groups) == self.size > FEW:
+        if self.divergence == "error" or 2 * len(groups) >= self.size > FEW:
             self.say_so(groups)
         sizes = [g.numel() for g in groups]
         best = sizes.index(max(sizes))
@@ -128,8 +128,8 @@ class Lanes:
         if where not in _SAID:
             _SAID.add(where)
             warnings.warn(
-                f"slow fallback: at {where} each of {self.size} lanes needs a way of its own, which is a "
-                f"loop over lanes",
+                f"slow fallback: at {where} {self.size} lanes go {len(groups)} ways, each a run of its own, which is as slow as a loop "
+                "over lanes, or slower",
                 SlowFallback,
                 stacklevel=2,
             )
