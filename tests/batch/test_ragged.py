@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,7 +26,7 @@ SIZES = [2, 5, 1, 5, 2, 7]
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 
 
-@pytest.mark.parametrize("make", [pf.ragged, list, lambda r: torch.nested.nested_tensor(r, layout=torch.jagged)])
+@pytest.mark.parametrize("make", [pf.ragged, torch.nested.nested_tensor, lambda r: torch.nested.nested_tensor(r, layout=torch.jagged)])
 def test_inputs(make):
     data = rows(SIZES, 3)
     f = lambda r: r.sin().sum(0)
@@ -183,3 +187,65 @@ def test_an_encoder_that_looks_at_its_mask():
     want = torch.stack([net(s[None])[0].mean(0) for s in data])
     torch.testing.assert_close(pf.vmap(pooled, ragged="pad")(pf.ragged(data)), want)
     torch.testing.assert_close(pf.vmap(lambda s: net(s[None])[0].mean(0))(pf.ragged(data)), want)
+
+
+def test_a_plain_list_is_a_pytree_whatever_its_sizes():
+    lanes = [torch.ones(2, 3), torch.ones(4, 3)]
+    torch.testing.assert_close(pf.vmap(lambda a: a[0] + a[1])([torch.ones(2), torch.ones(2)]), torch.full((2,), 2.0))
+    with pytest.raises(pf.ArgumentError, match=r"args\[0\]\[1\]: shape \[4, 3\].*\n.*\n.*pf\.ragged\(args\[0\]\)"):
+        pf.vmap(lambda a: a.sum())(lanes)
+    with pytest.raises(pf.ArgumentError, match=r"pf\.ragged\(batch\)"):
+        pf.vmap(lambda batch: batch.sum())(batch=lanes)
+    torch.testing.assert_close(pf.vmap(lambda a: a.sum())(pf.ragged(lanes)), torch.tensor([6.0, 12.0]))
+
+
+def test_what_a_tensor_has_is_there_or_says_what_is():
+    batch = pf.ragged([torch.ones(2), torch.zeros(3)])
+    assert batch.numel() == 5
+    for kind, dtype in (("double", torch.float64), ("half", torch.float16), ("bfloat16", torch.bfloat16)):
+        assert getattr(batch, kind)().dtype is dtype
+    assert batch.double().float().dtype is torch.float32
+    with pytest.raises(AttributeError, match=r"\.shapes"):
+        _ = batch.shape
+    with pytest.raises(AttributeError, match=r"pf\.vmap\(lambda x: x\.mean"):
+        batch.mean()
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        _ = batch.nothing
+    assert not hasattr(batch, "sum")
+    assert [r.tolist() for r in copy.deepcopy(batch)] == [[1, 1], [0, 0, 0]]
+    assert [r.tolist() for r in pickle.loads(pickle.dumps(batch))] == [[1, 1], [0, 0, 0]]
+
+
+def test_batches_of_one_type():
+    stacked = pf.vmap(lambda x: x[:2])(pf.ragged([torch.ones(2), torch.zeros(3)]))
+    assert isinstance(stacked, torch.Tensor)
+    for value in (stacked, pf.ragged(stacked), list(stacked)):
+        assert repr(pf.ragged(value)) == "Ragged(2 lanes of float32, shapes [2], [2])"
+
+
+def test_batches_that_cannot_be():
+    with pytest.raises(pf.ArgumentError, match=r"args\[0\] is ragged and has no lanes"):
+        pf.vmap(torch.sum)(pf.ragged([]))
+    odd = pf.vmap(lambda x: x if x > 0 else x[None])(torch.tensor([1.0, -1.0]))
+    with pytest.raises(pf.ArgumentError, match=r"lanes of one rank"):
+        odd.to_nested()
+
+
+def test_seeds_are_ints():
+    for call in (lambda: pf.vmap(torch.rand_like, seed=1.5), lambda: pf.lane_generator(1.5, 0)):
+        with pytest.raises(pf.ArgumentError, match=r"seed is 1\.5"):
+            call()
+    for lane in (-1, 0.5):
+        with pytest.raises(pf.ArgumentError, match=r"lane is"):
+            pf.lane_generator(1, lane)
+    assert pf.vmap(torch.rand_like, seed=np.int64(3))(torch.ones(2)).equal(pf.vmap(torch.rand_like, seed=3)(torch.ones(2)))
+
+
+def test_structures_are_said_in_words():
+    x = torch.ones(2)
+    for call, said in {
+        lambda: pf.vmap(lambda a: a, in_dims=({"a": 0},))(x): r"it has \(\{'a': \*\},\), the inputs have \(\*,\)",
+        lambda: pf.vmap(lambda a: (a, a), out_dims=(0, 0, 0))(x): r"it has \(\*, \*, \*\), the output has \(\*, \*\)",
+    }.items():
+        with pytest.raises(pf.ArgumentError, match=said):
+            call()

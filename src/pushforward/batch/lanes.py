@@ -128,8 +128,8 @@ class Lanes:
         if where not in _SAID:
             _SAID.add(where)
             warnings.warn(
-                f"slow fallback: at {where} {self.size} lanes go {len(groups)} ways, each a run of its own, which is as slow as a loop "
-                "over lanes, or slower",
+                f"slow fallback: at {where} {self.size} lanes go {len(groups)} ways, each a run of its own, which is as slow "
+                "as a loop over lanes, or slower",
                 SlowFallback,
                 stacklevel=2,
             )

@@ -85,6 +85,19 @@ class Ragged:
         """The device of the lanes."""
         return self.rows[0].device if self.rows else torch.device("cpu")
 
+    def numel(self) -> int:
+        """How many numbers there are in all lanes."""
+        return sum(r.numel() for r in self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        """`AttributeError` with the way out, for what a tensor has and a batch of lanes of different sizes has not."""
+        msg = f"a ragged batch has no attribute {name!r}"
+        if name in ("shape", "size", "ndim", "dim"):
+            msg += ": its lanes have shapes of their own, see `.shapes` and `.lengths`"
+        elif name[:2] != "__" and hasattr(Tensor, name):
+            msg += f": use it on each lane, pf.vmap(lambda x: x.{name}(...))(batch), or on the tensor of `.to_padded()`"
+        raise AttributeError(msg)
+
     # -- as other things ---------------------------------------------------------------------------
 
     def to_list(self) -> list[Tensor]:
@@ -111,13 +124,32 @@ class Ragged:
 
     def to_nested(self) -> Tensor:
         """A nested tensor: of jagged layout where only the first size differs."""
-        if len({s[1:] for s in self.shapes}) == 1 and all(self.shapes):
+        if len({len(s) for s in self.shapes}) > 1 or not all(self.shapes):
+            msg = f"Ragged.to_nested: a nested tensor has lanes of one rank, of at least 1; these have the shapes {self.shapes}"
+            raise ArgumentError(msg)
+        if len({s[1:] for s in self.shapes}) == 1:
             return torch.nested.as_nested_tensor(self.rows, layout=torch.jagged)
         return torch.nested.as_nested_tensor(self.rows)
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
         """Every lane moved or cast, as by `Tensor.to`."""
         return Ragged([r.to(*args, **kwargs) for r in self.rows])
+
+    def float(self) -> Ragged:
+        """Every lane as float32."""
+        return self.to(torch.float32)
+
+    def double(self) -> Ragged:
+        """Every lane as float64."""
+        return self.to(torch.float64)
+
+    def half(self) -> Ragged:
+        """Every lane as float16."""
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> Ragged:
+        """Every lane as bfloat16."""
+        return self.to(torch.bfloat16)
 
     def cpu(self) -> Ragged:
         """Every lane on the CPU."""
@@ -149,7 +181,8 @@ def ragged(tensors: Any) -> Ragged:
     """A ragged batch: tensors of one rank, dtype and device whose sizes may differ.
 
     Args:
-        tensors: a sequence of tensors, or a nested tensor of any layout.
+        tensors: a sequence of tensors, a nested tensor of any layout, a ragged batch, or a tensor whose first dimension
+            counts the lanes.
 
     Raises:
         ArgumentError: something is no tensor, or ranks, dtypes or devices differ; the message names the first that
@@ -219,22 +252,6 @@ def contains_ragged(value: Any) -> bool:
     if isinstance(value, dict):
         return any(contains_ragged(v) for v in value.values())
     return is_ragged(value)
-
-
-def lists_as_ragged(args: Any, in_dims: Any) -> Any:
-    """The arguments with each list of tensors of different sizes as a ragged batch; None if there is none.
-
-    Only asked where the sizes of the mapped dimensions do not fit: such a list has no other meaning.
-    """
-    dims = in_dims if isinstance(in_dims, (tuple, list)) and len(in_dims) == len(args) else [in_dims] * len(args)
-    made, found = [], False
-    for a, d in zip(args, dims, strict=True):
-        if type(a) is list and d == 0 and len(a) > 1 and all(isinstance(x, Tensor) and x.dim() for x in a):
-            sizes = {x.shape for x in a}
-            if len({x.shape[0] for x in a}) > 1 or len(sizes) > 1:
-                a, found = Rows(a, a), True
-        made.append(a)
-    return tuple(made) if found else None
 
 
 def padded(func: Any, leaves: list[Any], spec: Any, dims: list[Any]) -> tuple[list[Any], Any, list[Any]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
+
+from ..core.errors import ArgumentError
 
 _MASK = (1 << 64) - 1
 
@@ -37,6 +40,9 @@ def lane_generator(seed: int, lane: int, device: Any = "cpu") -> LaneGenerator:
         A `torch.Generator`, to be passed as `generator=`, or used in a `with` block, where it stands for the default
         generator.
 
+    Raises:
+        ArgumentError: seed or lane is no int, or lane is negative.
+
     Example:
         >>> import torch, pushforward as pf
         >>> noisy = lambda x: x + torch.randn(())
@@ -45,14 +51,25 @@ def lane_generator(seed: int, lane: int, device: Any = "cpu") -> LaneGenerator:
         ...     bool(noisy(torch.tensor(0.0)) == y[2])
         True
     """
+    check_seed("lane_generator", seed)
+    if not isinstance(lane, numbers.Integral) or lane < 0:
+        msg = f"lane_generator: lane is {lane!r}; it must be an int, 0 or more: lanes are counted from 0"
+        raise ArgumentError(msg)
     made = LaneGenerator(device)
     made.manual_seed(mixed(seed, lane) >> 1)
     return made
 
 
+def check_seed(what: str, seed: Any) -> None:
+    """`ArgumentError` unless a seed is an int."""
+    if not isinstance(seed, numbers.Integral):
+        msg = f"{what}: seed is {seed!r}; it must be an int"
+        raise ArgumentError(msg)
+
+
 def mixed(seed: int, lane: int) -> int:
     """64 bits from two numbers (the finaliser of splitmix64)."""
-    z = (seed * 0x9E3779B97F4A7C15 + (lane + 1) * 0xD1B54A32D192ED03) & _MASK
+    z = (int(seed) * 0x9E3779B97F4A7C15 + (int(lane) + 1) * 0xD1B54A32D192ED03) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)

@@ -23,7 +23,8 @@ from . import fast_index as _fast_index  # noqa: F401  (registers views)
 from . import fast_layers as _fast_layers  # noqa: F401  (registers more of them)
 from . import fast_products as _fast_products  # noqa: F401  (registers products)
 from . import fast_recurrent as _fast_recurrent  # noqa: F401  (registers recurrent networks)
-from .ragged import Rows, lists_as_ragged, padded, with_ragged
+from .ragged import Rows, padded, with_ragged
+from .seeds import check_seed
 from .work import Settings, describe, name_of, run
 
 Tensor = torch.Tensor
@@ -54,7 +55,7 @@ def vmap(
         chunk_size: at most so many lanes at a time; None for all at once.
         divergence: where Python needs one answer and the lanes differ (`if`, `.item()`, shapes that depend on data):
             "split" runs each group of lanes that agree on its own, "error" refuses.
-        ragged: how lanes of different sizes (`pf.ragged`, jagged nested tensors, a list of tensors) are run: "group"
+        ragged: how lanes of different sizes (`pf.ragged`, jagged nested tensors) are run: "group"
             runs those of one size together and is exact; "pad" runs all at once, filled up to the largest size, and
             gives the function a bool tensor as its keyword argument `mask` if it has one.
         seed: an int gives lane i draws of its own, those of `pf.lane_generator(seed, i)`, whatever the batch and
@@ -91,6 +92,7 @@ def vmap(
         msg = f"vmap: ragged is {ragged!r}; it must be 'group' or 'pad'"
         raise ArgumentError(msg)
     if seed is not None:
+        check_seed("vmap", seed)
         if randomness == "same":
             msg = (
                 "vmap: a seed gives each lane draws of its own; with randomness='same', seed the "
@@ -150,7 +152,7 @@ def plain_size(args: tuple[Any, ...]) -> int:
     """The size of dim 0 of arguments that are plain tensors; -1 where it takes more to read them."""
     size = -1
     for a in args:
-        if type(a) is not Tensor or not a.dim():
+        if type(a) is not Tensor or a.is_nested or not a.dim():
             return -1
         n = a.size(0)
         if n != size:
@@ -162,18 +164,10 @@ def plain_size(args: tuple[Any, ...]) -> int:
 
 def read_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any, policy: str) -> tuple[list[Any], Any, list[Any], int]:
     """Leaves, structure, mapped dimensions and batch size; lanes of different sizes are looked for."""
-    if any(type(a) is not Tensor for a in args) or kwargs:
+    if any(type(a) is not Tensor or a.is_nested for a in args) or kwargs:
         args, kwargs = with_ragged(args, kwargs)
     leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
-    try:
-        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
-    except ArgumentError:
-        lists = lists_as_ragged(args, in_dims)
-        if lists is None:
-            raise
-        args = lists
-        leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
-        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
+    size = batch_size(func, in_dims, args, kwargs, leaves, dims)
     if policy == "pad" and any(type(leaf) is Rows for leaf in leaves):
         leaves, spec, dims = padded(func, leaves, spec, dims)
     return leaves, spec, dims, size
@@ -210,6 +204,9 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
         raise ArgumentError(msg)
     for k, (leaf, d) in enumerate(zip(leaves, dims, strict=True)):
         if type(leaf) is Rows:
+            if not len(leaf) and d is not None:
+                msg = f"vmap({name_of(func)})(<inputs>): {input_path(args, kwargs, k)} is ragged and has no lanes, so no shape either"
+                raise ArgumentError(msg)
             if d not in (0, None):
                 msg = (
                     f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): "
@@ -279,5 +276,16 @@ def sizes_differ(
     listing = "\n".join(rows)
     return ArgumentError(
         f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): the mapped dimensions have different sizes\n{listing}\n"
-        "Map over dimensions of one size, or say None for inputs that all lanes share."
+        "Map over dimensions of one size, or say None for inputs that all lanes share." + list_hint(args, kwargs)
     )
+
+
+def list_hint(args: Any, kwargs: Any) -> str:
+    """What to do with a list of tensors of different sizes, which may have been meant as the lanes of one batch."""
+    for path, a in [*((f"args[{k}]", a) for k, a in enumerate(args)), *kwargs.items()]:
+        if type(a) is list and len(a) > 1 and all(isinstance(x, Tensor) and x.dim() for x in a) and len({len(x) for x in a}) > 1:
+            return (
+                f"\n{path} is a list, so each of its tensors is mapped by itself; if they are the lanes of one batch, say "
+                f"pf.ragged({path})."
+            )
+    return ""

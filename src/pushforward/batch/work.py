@@ -55,7 +55,7 @@ def name_of(func: Any) -> str:
 
 def describe(value: Any) -> str:
     """A short word for the structure of a pytree."""
-    return str(tree.flat(value)[1]) if not isinstance(value, (int, type(None))) else repr(value)
+    return tree.words(tree.flat(value)[1]) if not isinstance(value, (int, type(None))) else repr(value)
 
 
 def run(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> Any:

@@ -169,7 +169,7 @@ def kind_of(asked: Asked, func: Any, args: tuple[Any, ...]) -> Any:
     first = args[0] if args else None
     if type(first) is tuple and first:
         first = first[0]
-    return asked.key, id(getattr(func, "__code__", func)), first.shape if type(first) is Tensor else None
+    return asked.key, id(getattr(func, "__code__", func)), first.shape if type(first) is Tensor and not first.is_nested else None
 
 
 def settings_of(asked: Asked, short: Any) -> Any:
