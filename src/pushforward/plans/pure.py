@@ -204,6 +204,7 @@ class Described:
         if (
             x.requires_grad
             or x.layout is not torch.strided
+            or x.is_nested
             or not x.is_cpu
             or x.dtype.is_complex
             or x.is_neg()
