@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -104,3 +105,43 @@ def test_what_torch_itself_warns_of_is_said_once_a_call():
         with pytest.warns(UserWarning, match="var") as said:
             pf.vmap(spread)(torch.ones(3, 1))
         assert [str(w.message) for w in said] == [str(w.message) for w in plain]
+
+
+def test_warnings_are_of_the_users_line():
+    x = torch.arange(20.0)
+
+    def lost(x):
+        return copy.deepcopy(x) * x  # in a file of Python's own
+
+    def ways(r):
+        return r * r.item()
+
+    kept = []
+    for call, kind, code in (
+        (lambda: pf.jvp(lost, (x,), (x,)), pf.DerivativeLost, lost),
+        (lambda: pf.jvp(ways, (x[3],), (x[3],)), pf.DerivativeLost, ways),
+        (lambda: pf.vmap(ways)(x), pf.SlowFallback, ways),
+        (lambda: (pf.vmap(lambda r: kept.append(r) or r)(x), kept[0] + 1), pf.EscapedValue, None),
+    ):
+        with pytest.warns(kind) as said:
+            call()
+        assert said[0].filename == __file__
+        code = (code or test_warnings_are_of_the_users_line).__code__
+        assert said[0].lineno > code.co_firstlineno
+
+
+def test_a_deep_copy_is_a_constant_as_torch_tensor_is():
+    def f(x):
+        return (copy.deepcopy(x) * x).sum()
+
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pf.DerivativeLost)
+        for _ in range(4):
+            assert torch.equal(pf.jvp(f, (x,), (x,))[1], (x * x).sum())
+            assert torch.equal(pf.grad(f)(x).detach(), x)
+            assert torch.equal(pf.vmap(pf.grad(f))(x).detach(), x)
+            assert torch.equal(pf.vmap(f)(x), (x * x).sum(1))
+            assert torch.equal(pf.vmap(lambda x: pf.jvp(f, (x,), (x,))[1])(x), (x * x).sum(1))
+    with pytest.raises(pf.DerivativeLostError, match=r"copy\.deepcopy"):
+        pf.jvp(f, (x,), (x,), strict=True)

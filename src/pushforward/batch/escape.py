@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from ..core.errors import EscapedValue
+from ..core.source import warn
 from ..core.torch_private import no_modes
 from ..core.tree import tree_map
 
@@ -14,11 +14,10 @@ def call_on_payloads(func: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator on the payloads of values whose `vmap` has ended, with a warning."""
     from .level import Batched
 
-    warnings.warn(
+    warn(
         f"`{func.name()}` was called on a mapped value after its vmap had ended: the stack of its lanes stands for it. "
         "Return the value from the mapped function instead.",
         EscapedValue,
-        stacklevel=2,
     )
 
     def payload(value: Any) -> Any:

@@ -9,7 +9,6 @@ nothing and decides nothing.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 
 from ..core.errors import DivergenceError, SlowFallback
 from ..core.level import THREAD, stack_of
-from ..core.source import source_line
+from ..core.source import source_line, warn
 from ..core.torch_private import BelowAutograd, NoDispatch
 
 Tensor = torch.Tensor
@@ -127,11 +126,10 @@ class Lanes:
             raise DivergenceError(msg)
         if where not in _SAID:
             _SAID.add(where)
-            warnings.warn(
+            warn(
                 f"slow fallback: at {where} {self.size} lanes go {len(groups)} ways, each a run of its own, which is as slow "
                 "as a loop over lanes, or slower",
                 SlowFallback,
-                stacklevel=2,
             )
 
     def numbers(self, lanes: Tensor) -> Tensor:

@@ -486,6 +486,10 @@ class BatchLevel(Level, Lanes):
             f"of the mapped function. Make the tensor inside the function, or pass it as an argument with an in_dim of its own."
         )
 
+    def outside(self, value: Batched) -> Tensor | None:
+        """A value as it is to those who know nothing of the lanes; None if it differs between them."""
+        return None if value._mapped else value._payload
+
     def inspect(self, value: Batched) -> Any:
         """The Python value of a tensor, when Python needs one for all lanes."""
         return inspect_value(self, value)

@@ -63,14 +63,19 @@ def built(data: Any, dtype: torch.dtype, device: Any) -> Tensor:
 
 
 def copied(
-    x: Traced, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+    x: Traced,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    how: str = "torch.tensor(x) of one tensor",
 ) -> Tensor:
     """`torch.tensor(x)`: a constant; that a tangent ends here is said."""
     del pin_memory
     below: Any = x
     while isinstance(below, Traced):
         if getattr(below, "_tangent", None) is not None:
-            below._level.newest().lose("torch.tensor(x) of one tensor", "copies the numbers of a differentiated value")
+            below._level.newest().lose(how, "copies the numbers of a differentiated value")
         below = below._below()
     with NoFunction():
         out = stopped(x).clone().to(device=device, dtype=dtype)

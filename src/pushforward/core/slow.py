@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from .errors import SlowFallback
 from .level import THREAD
+from .source import warn
 
 _SAID: set[tuple[str, str]] = set()
 
@@ -14,5 +13,5 @@ def say_slow(name: str, what: str) -> None:
     """Warn of a slow fallback, once per operator."""
     THREAD.unrepeatable += 1
     if (name, what) not in _SAID:
-        warnings.warn(f"slow fallback: `{name}` {what}", SlowFallback, stacklevel=2)
+        warn(f"slow fallback: `{name}` {what}", SlowFallback)
         _SAID.add((name, what))  # after the warning, so that as an error it is raised every time

@@ -5,18 +5,33 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import sysconfig
 import types
+import warnings
 from typing import Any
 
 import torch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
+_INSTALLED = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))  # which may lie in Python's own folder
 
 
+@functools.lru_cache(1 << 12)
 def is_library_file(name: str) -> bool:
-    """Whether a file name is ours, torch's or the interpreter's own."""
-    return name.startswith((_PACKAGE, _TORCH)) or name.startswith("<frozen")
+    """Whether a file name is ours, torch's or Python's own."""
+    if name.startswith((_PACKAGE, _TORCH, "<frozen")):
+        return True
+    return name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED)
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn of a line of the user's: the innermost that is no library's."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and is_library_file(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 def place_of(func: Any) -> str:

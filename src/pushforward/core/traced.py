@@ -138,7 +138,11 @@ class Traced(torch.Tensor):
         )
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self.clone()
+        from .constructors import copied
+
+        wanted = self.requires_grad and self.is_leaf
+        memo[id(self)] = made = copied(self, requires_grad=wanted, how="copy.deepcopy(x)")
+        return made
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         with NoFunction():

@@ -19,10 +19,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import methods
+from .captured import described
 from .carry import CARRIED, adopted, carrying
-from .source import is_library_file
-from .torch_private import EnableFunction, run_user_backward
-from .traced import SPECIAL
+from .errors import CapturedWriteError
+from .source import is_library_file, source_line
+from .torch_private import EnableFunction, no_modes, run_user_backward
+from .traced import SPECIAL, Traced
 
 Tensor = torch.Tensor
 
@@ -135,7 +137,62 @@ def _with_engine(function: Any) -> Any:
 
 
 grad = _with_engine(torch.autograd.grad)  # to be called under NoFunction
-_backward = _with_engine(torch.autograd.backward)
+_plain_backward = _with_engine(torch.autograd.backward)
+
+
+def _backward(tensors: Any, *args: Any, inputs: Any = None, **kwargs: Any) -> None:
+    """`torch.autograd.backward` on values of a transform: what it leaves in tensors from outside must be a plain tensor."""
+    before = [(v, v.grad) for v in captured_leaves(tensors, inputs)]
+    for v, _ in before:
+        v.grad = None
+    try:
+        _plain_backward(tensors, *args, inputs=inputs, **kwargs)
+        for v, old in before:
+            v.grad = accumulated(v, old)
+    except BaseException:
+        for v, old in before:
+            v.grad = old
+        raise
+
+
+def accumulated(v: Tensor, old: Tensor | None) -> Tensor | None:
+    """The gradient of a tensor from outside after a backward pass that found nothing in its place."""
+    new = v.grad
+    while isinstance(new, Traced):
+        plain = new._level.outside(new)
+        if plain is None:
+            raise CapturedWriteError(
+                f"{new._level.where}: `backward` at {source_line()} would add to the gradient of {described(v)}, which was made "
+                "outside, what differs between lanes or has a tangent. Return `torch.autograd.grad(...)`, or pass the tensor as an "
+                "argument (a module's parameters by pf.functional_call) and use pf.grad."
+            )
+        new = plain
+    if old is None or new is None:
+        return old if new is None else new
+    with no_modes():
+        if new.requires_grad or old.requires_grad:
+            return old + new
+        return old.add_(new)
+
+
+def captured_leaves(tensors: Any, inputs: Any) -> list[Tensor]:
+    """The tensors from outside that a backward pass accumulates into: those given, or all leaves of the graph."""
+    if inputs is not None:
+        given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        return [v for v in given if isinstance(v, Tensor) and not isinstance(v, Traced)]
+    found: list[Tensor] = []
+    waiting = [x.grad_fn for x in ([tensors] if isinstance(tensors, Tensor) else tensors)]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor) and not isinstance(variable, Traced):
+            found.append(variable)
+        waiting += [below for below, _ in node.next_functions]
+    return found
 
 
 def _tensor_backward(

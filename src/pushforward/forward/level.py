@@ -6,7 +6,6 @@ below, and the rules are ordinary torch code, so that lower levels and autograd 
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from ..core.level import (
     no_plan,
     user_stopped_gradient,
 )
-from ..core.source import source_line
+from ..core.source import source_line, warn
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper, no_function
 from ..core.traced import NO_PLAN, NeedsGraph, Traced, copy_lazy_bits, wrap_like
@@ -401,6 +400,10 @@ class DualLevel(Level):
             f"function: its tangent would be lost. Make the tensor inside the function, or write `value.detach()`."
         )
 
+    def outside(self, value: Dual) -> Tensor | None:
+        """A value as it is to those who know nothing of tangents; None if it has one."""
+        return value._primal if value._tangent is None else None
+
     def inspect(self, value: Dual) -> Any:
         """The Python value of the primal; the tangent is lost, which is said."""
         from ..batch.lanes import python_value
@@ -417,7 +420,7 @@ class DualLevel(Level):
         if self.strict:
             raise DerivativeLostError(text)
         if where not in _LOST:
-            warnings.warn(text, DerivativeLost, stacklevel=2)
+            warn(text, DerivativeLost)
             _LOST.add(where)
 
 

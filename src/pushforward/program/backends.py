@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..core.errors import ArgumentError, SlowFallback
+from ..core.source import warn
 from .functional import writes
 from .torch_private import (
     inductor_compile,
@@ -57,11 +58,7 @@ def say_once(why: str) -> None:
     """Warn that programs are replayed instead of compiled, once for each reason."""
     if why not in _SAID:
         _SAID.add(why)
-        warnings.warn(
-            f"compile: {why}; the program is replayed operator by operator (backend='graph')",
-            SlowFallback,
-            stacklevel=3,
-        )
+        warn(f"compile: {why}; the program is replayed operator by operator (backend='graph')", SlowFallback)
 
 
 def compiler_found() -> bool:

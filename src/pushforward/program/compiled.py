@@ -7,7 +7,6 @@ its program fits and runs it. What no entry takes is recorded, simplified, compi
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..core import tree
 from ..core.errors import ArgumentError, SlowFallback
 from ..core.level import THREAD
 from ..core.opaque import opaque
+from ..core.source import warn
 from .backends import check_backend, questions
 from .capture import TooManyQuestions
 from .differentiable import Flat
@@ -199,9 +199,7 @@ class Cache:
         """Warn once for each reason."""
         if why not in self.said:
             self.said.add(why)
-            warnings.warn(
-                f"compile({label(self.fn)}): {why}; it runs without being compiled", SlowFallback, stacklevel=4
-            )
+            warn(f"compile({label(self.fn)}): {why}; it runs without being compiled", SlowFallback)
 
 
 def kind_of(leaf: Any) -> Any:
