@@ -281,3 +281,17 @@ def test_an_argument_is_not_written_into_by_a_level_below_it() -> None:
 def test_a_write_with_a_derivative_into_a_detached_view_is_refused() -> None:
     with pytest.raises(pf.CapturedWriteError, match="detached view"):
         pf.jvp(lambda x: (x * 1).detach().mul_(x), (randn(3),), (randn(3),))
+
+
+def test_plans_are_not_for_torchs_own_duals() -> None:
+    import torch.autograd.forward_ad as own
+
+    f = lambda x: (x.sin() * x.detach()).sum()
+    x, v = randn(2, 3), randn(2, 3)
+    with pf.no_replay():
+        for _ in range(5):
+            pf.vmap(f)(x)
+        with own.dual_level():
+            moved = own.unpack_dual(pf.vmap(f)(own.make_dual(x, v))).tangent
+        torch.testing.assert_close(moved, (x.cos() * x * v).sum(1))
+        torch.testing.assert_close(torch.func.grad(lambda x: pf.vmap(f)(x).sum())(x), x.cos() * x)

@@ -10,7 +10,7 @@ import torch
 
 from ..core import traced
 from ..core.level import THREAD, is_grad_enabled
-from ..core.torch_private import NoFunction, autocast_on, graph_task_id, mode_count, no_modes, saved_hooks
+from ..core.torch_private import NoFunction, autocast_on, graph_task_id, mode_count, no_modes, own_duals, saved_hooks
 from ..core.traced import NO_PLAN, TooLarge, Traced
 from .describe import add, repeated
 from .record import LARGE, TWICE, Unplanned, parts_of, recorded
@@ -38,7 +38,7 @@ def planned(
     if not levels:
         return NO_PLAN
     top = levels[-1]
-    if not top.clear or not top.alive or autocast_on():
+    if not top.clear or not top.alive or autocast_on() or own_duals._current_level >= 0:
         return NO_PLAN
     depth = top.depth
     if len(levels) != depth or mode_count() != (depth - 1 if below else depth) or (below and level is not top):
