@@ -283,6 +283,7 @@ def test_a_write_with_a_derivative_into_a_detached_view_is_refused() -> None:
         pf.jvp(lambda x: (x * 1).detach().mul_(x), (randn(3),), (randn(3),))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_plans_are_not_for_torchs_own_duals() -> None:
     import torch.autograd.forward_ad as own
 
