@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core.level import THREAD
-from ..core.torch_private import no_modes
+from ..core.torch_private import mode_count, no_modes
 from ..core.warned import listen, unlisten
 from .lanes import plainly
 
@@ -111,6 +111,8 @@ def default_generator(device: Any) -> torch.Generator:
 
 def state_of(generator: Any) -> Tensor:
     """A generator's state, whatever levels are running."""
+    if not mode_count():
+        return generator.get_state()
     with no_modes():
         return generator.get_state()
 
@@ -142,7 +144,7 @@ _OPEN = _Open()
 
 
 class OneDraw:
-    """Runs of one function, each of which draws what the first drew: afterwards it is as if it had run once.
+    """Runs of one function, each in a `with` block, which draw what the first drew: afterwards it is as if it had run once.
 
     Known are the default generators of the CPU and of `device`, and every other that a mapped call draws from.
     """
@@ -151,29 +153,36 @@ class OneDraw:
         devices = [torch.device("cpu")] if device is None or device.type == "cpu" else [torch.device("cpu"), device]
         self.before: dict[Any, Tensor] = {g: state_of(g) for g in map(default_generator, devices)}
         self.after: dict[Any, Tensor] | None = None
+        self.runs = 0
         self.seeded = [(v, seeds_of(v)) for v in THREAD.levels]  # levels below, whose lanes have generators of their own
         self.seeded_after: list[Any] = []
 
-    @contextlib.contextmanager
-    def run(self) -> Iterator[None]:
-        """One of the runs."""
-        for generator, state in self.before.items():
-            put_state(generator, state)
-        put_seeds(self.seeded)
-        _OPEN.draws.append(self)
-        try:
-            yield
-        finally:
-            _OPEN.draws.remove(self)
+    def __enter__(self) -> None:
+        """One of the runs begins."""
+        if self.runs:
             if self.after is None:
-                self.after = {g: state_of(g) for g in self.before}
-                self.seeded_after = [(v, seeds_of(v)) for v, _ in self.seeded]
+                self.after, self.seeded_after = self.states()
+            self.put(self.before, self.seeded)
+        self.runs += 1
+        _OPEN.draws.append(self)
+
+    def __exit__(self, *_: object) -> None:
+        _OPEN.draws.remove(self)
+
+    def states(self) -> tuple[dict[Any, Tensor], list[Any]]:
+        """Where the generators are now."""
+        return {g: state_of(g) for g in self.before}, [(v, seeds_of(v)) for v, _ in self.seeded]
+
+    def put(self, states: dict[Any, Tensor], seeded: list[Any]) -> None:
+        """Set the generators."""
+        for generator, state in states.items():
+            put_state(generator, state)
+        put_seeds(seeded)
 
     def end(self) -> None:
         """All runs have ended: the generators are as the first run left them."""
-        for generator, state in (self.after or {}).items():
-            put_state(generator, state)
-        put_seeds(self.seeded_after)
+        if self.after is not None:
+            self.put(self.after, self.seeded_after)
 
 
 @contextlib.contextmanager
@@ -181,11 +190,10 @@ def undrawn(device: Any = None) -> Iterator[None]:
     """Afterwards the generators are as they were: what is drawn meanwhile is tried only."""
     draws = OneDraw(device)
     try:
-        with draws.run():
+        with draws:
             yield
     finally:
-        draws.after, draws.seeded_after = draws.before, draws.seeded
-        draws.end()
+        draws.put(draws.before, draws.seeded)
 
 
 def seeds_of(level: Any) -> dict[Any, Tensor]:

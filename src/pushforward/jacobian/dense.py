@@ -47,7 +47,7 @@ def in_chunks(function: Callable[[int, int], list[Tensor]], total: int, chunk_si
         return function(0, total)
     draws, parts = OneDraw(), []
     for k in range(0, total, chunk_size):
-        with draws.run():
+        with draws:
             parts.append(function(k, min(k + chunk_size, total)))
     draws.end()
     return [torch.cat(column) for column in zip(*parts, strict=True)]

@@ -15,7 +15,7 @@ from ..sparsity.detect import Detected
 from .colouring import Colouring
 from .compress import Block, cut_blocks, gather_index
 from .cost import Candidate, Measured
-from .passes import Passes, one_hot
+from .passes import Passes, one_hot, random_direction
 from .problem import Problem
 
 Tensor = torch.Tensor
@@ -260,8 +260,8 @@ class JacobianPlan:
         from ..forward.jvp import jvp
 
         problem = passes.problem
-        direction = [torch.randn(x.shape, dtype=x.dtype, device=x.device) for x in problem.leaves]
-        with passes.draws.run():
+        direction = random_direction(problem.leaves)
+        with passes.draws:
             values, moved, aux = jvp(problem.of_inputs, tuple(problem.leaves), tuple(direction), has_aux=True)
         passes.keep(values, aux)
         smooth = [t for o, t in zip(values, moved, strict=True) if o.is_floating_point() or o.is_complex()]
@@ -299,7 +299,7 @@ class JacobianPlan:
         if colouring.forward:
             columns = torch.from_numpy(colouring.columns).to(device)
             extra = 1 if check else 0
-            direction = [torch.randn(x.shape, dtype=x.dtype, device=device) for x in problem.leaves] if check else []
+            direction = random_direction(problem.leaves) if check else []
 
             def seeds(a: int, b: int) -> list[Tensor]:
                 if chunk is None and not check and "forward" in self._seeds:
@@ -384,8 +384,8 @@ class JacobianPlan:
         if probe is None:
             from ..forward.jvp import jvp
 
-            direction = [torch.randn(x.shape, dtype=x.dtype, device=x.device) for x in problem.leaves]
-            with passes.draws.run():
+            direction = random_direction(problem.leaves)
+            with passes.draws:
                 moved = jvp(lambda *inputs: problem.of_inputs(*inputs)[0], tuple(problem.leaves), tuple(direction))[1]
             flat = [t.reshape(-1) for t in moved if t.is_floating_point() or t.is_complex()]
             probe = torch.cat([d.reshape(-1) for d in direction]), torch.cat(flat)

@@ -47,12 +47,28 @@ def one_hot(colours: Tensor | None, leaves: list[Tensor], start: int, stop: int)
     return out
 
 
+_PROBES: dict[torch.device, torch.Generator] = {}
+
+
+def random_direction(leaves: list[Tensor]) -> list[Tensor]:
+    """Random tensors like the inputs; the user's generators stay as they are."""
+    made = []
+    for x in leaves:
+        generator = _PROBES.get(x.device)
+        if generator is None:
+            generator = _PROBES[x.device] = torch.Generator(x.device)
+            generator.seed()
+        made.append(torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator))
+    return made
+
+
 class Passes:
     """Runs the passes of one problem; the value and the aux are kept from the first."""
 
     def __init__(self, problem: Problem, progress: Progress | None = None) -> None:
         self.problem = problem
-        self.draws = OneDraw(problem.leaves[0].device if problem.leaves else None)  # a random function is one function in all passes
+        # A random function is one and the same function in all passes.
+        self.draws = OneDraw(problem.leaves[0].device if problem.leaves else None)
         self.progress = progress
         self.values: list[Tensor] | None = None
         self.aux: Any = None
@@ -70,7 +86,7 @@ class Passes:
 
         def run(start: int, stop: int) -> Tensor:
             given = seeds(start, stop)
-            with self.draws.run():
+            with self.draws:
                 moved, values, aux = vmap(push, out_dims=(0, FIRST, FIRST), randomness="same")(*given)
             self.keep(values, aux)
             flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in moved]
@@ -81,7 +97,7 @@ class Passes:
     def reverse(self, seeds: Seeds, count: int, chunk: int | None) -> Tensor:
         """`count` seeds times J: `[count, n]`."""
         problem = self.problem
-        with self.draws.run():
+        with self.draws:
             outs, pull, aux, kept = recorded_vjp(problem.of_inputs, tuple(problem.leaves), True)
         self.keep(outs, aux)
         quiet = not kept and alone()
