@@ -184,3 +184,25 @@ def test_the_same_number_from_every_way_is_returned() -> None:
         out = pf.vmap(f)(normal(5, 4, seed=seed))
         assert repr(out[1:]) == "(3, 'a', None, -0.0)"
     assert plan_of(f) is not None
+
+
+def test_an_interrupt_while_a_call_is_recorded_costs_no_plan() -> None:
+    f = lambda x: x.sin() if x.sum() > 0 else x.cos()
+    x = normal(5, 4)
+    pf.vmap(f)(x)
+    watched = whole.watched
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    whole.watched = interrupted
+    try:
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                for _ in range(3):
+                    pf.vmap(f)(x)
+    finally:
+        whole.watched = watched
+    for seed in range(5):
+        torch.testing.assert_close(pf.vmap(f)(normal(5, 4, seed=seed)), torch.stack([f(r) for r in normal(5, 4, seed=seed)]))
+    assert plan_of(f) is not None

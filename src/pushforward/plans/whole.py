@@ -262,6 +262,9 @@ def recorded(
             plan = planned(recording, asked, func, args, like)
     except (Exception, TooLarge, NeedsGraph):  # the run that follows says what is wrong
         pass
+    except BaseException:
+        plans[key] = like if like is not None else SEEN  # interrupted: nothing was learned
+        raise
     if plan is None and like is None and recording.largest <= LARGEST:
         plans[kind_of(asked, func, args)] = False  # it will be the same with other tensors of these sizes
     del recording
