@@ -17,7 +17,7 @@ from ..batch.repeat import OneDraw
 from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import vmap
 from ..batch.work import FIRST
-from ..core.torch_private import NoFunction
+from ..core.torch_private import NoFunction, no_modes
 from ..forward.jvp import jvp
 from ..reverse import recorded_vjp
 from .problem import Problem
@@ -58,7 +58,8 @@ def random_direction(leaves: list[Tensor]) -> list[Tensor]:
         if generator is None:
             generator = _PROBES[x.device] = torch.Generator(x.device)
             generator.seed()
-        made.append(torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator))
+        with no_modes():  # to a program that is being recorded, and to levels, they are constants
+            made.append(torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator))
     return made
 
 
