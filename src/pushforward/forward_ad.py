@@ -13,6 +13,7 @@ import torch
 
 from .core.errors import ArgumentError, TransformError
 from .core.level import THREAD
+from .core.words import instead, kind
 from .forward.level import Dual, DualLevel, wrap_input
 
 Tensor = torch.Tensor
@@ -71,6 +72,10 @@ def make_dual(primal: Tensor, tangent: Tensor, *, level: DualLevel | None = None
     """
     level = level or _innermost()
     primal, tangent = (x._primal if type(x) is Dual and x._level is level else x for x in (primal, tangent))
+    if not isinstance(primal, Tensor) or not isinstance(tangent, Tensor):
+        other = instead(primal if not isinstance(primal, Tensor) else tangent)
+        msg = f"make_dual: the primal is {kind(primal)}, the tangent {kind(tangent)}; both must be tensors: {other}"
+        raise ArgumentError(msg)
     if primal.shape != tangent.shape or primal.dtype != tangent.dtype or primal.device != tangent.device:
         msg = (
             f"make_dual: the primal is {list(primal.shape)} {primal.dtype} on {primal.device}, the tangent "

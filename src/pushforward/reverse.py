@@ -25,17 +25,13 @@ from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, nodes_made
 from .core.traced import NO_PLAN, NeedsGraph
 from .core.untaken import run_backward
+from .core.words import check_function, kind, name_of, with_aux, without_derivative
 from .forward import gradient as tangentwise
 from .forward.level import Dual
 from .ops.safe import nested_reverse
 
 Tensor = torch.Tensor
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, Batched, Dual})
-
-
-def name_of(func: Any) -> str:
-    """The user's name for a function, for messages."""
-    return getattr(func, "__name__", None) or type(func).__name__
 
 
 def differentiable(x: Any) -> bool:
@@ -115,6 +111,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         >>> pull(torch.ones(3))[0]
         tensor([1., 1., 1.])
     """
+    check_function("vjp", func, "vjp(f, x)")
     values, pull, aux, _ = recorded_vjp(func, primals, has_aux)
     return (values, pull, aux) if has_aux else (values, pull)
 
@@ -126,6 +123,10 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
             return recorded_vjp(func, copied(primals), has_aux)
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if differentiable(x)]
+    if not places:
+        told = without_derivative(leaves, tree.paths(primals, "primals"))
+        msg = f"vjp({name_of(func)}): no floating-point tensor is among the primals: {told}"
+        raise ArgumentError(msg)
     state = Reverse([leaves[k] for k in places])
     inner = list(leaves)
     for k, x in zip(places, state.inner, strict=True):
@@ -134,10 +135,7 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
         result = func(*tree.unflatten(inner, spec))
     aux = None
     if has_aux:
-        if not (isinstance(result, tuple) and len(result) == 2):
-            msg = f"vjp({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
-            raise ArgumentError(msg)
-        result, aux = result
+        result, aux = with_aux("vjp", func, result)
     outs, out_spec = tree.flat(result)
     for k, o in enumerate(outs):
         if not isinstance(o, Tensor):
@@ -153,15 +151,10 @@ def recorded_vjp(func: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
     @opaque
     def vjp_fn(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         given = cotangents[0] if len(cotangents) == 1 else cotangents
-        flat: Any
-        flat, given_spec = tree.flat(given)
         if len(cotangents) == 1 and isinstance(given, tuple) and len(given) == 1 and isinstance(result, Tensor):
             given = given[0]
-            flat, given_spec = tree.flat(given)
         with NoFunction():
-            if given_spec is not out_spec and given_spec != out_spec:
-                flat = tree.flat_like(given, out_spec)
-            check_cotangents(func, result, outs, out_spec, flat, given_spec)
+            flat = checked_cotangents(func, result, outs, out_spec, given)
             if create_graph is None:
                 create_graph = torch.is_grad_enabled() and (
                     keep
@@ -194,55 +187,61 @@ def zeros(x: Tensor) -> Tensor:
         return torch.zeros_like(x, requires_grad=False)
 
 
-def kind(value: Any) -> str:
-    """A word for what a value is, for messages."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return f"a {type(value).__name__}"
-
-
-def check_cotangents(
-    func: Any, result: Any, outs: list[Any], out_spec: Any, flat: Any, given_spec: Any
-) -> None:
-    """The cotangents have the structure and the shapes of the output."""
-    if flat is None:
-        msg = (
-            f"vjp_fn of {name_of(func)}: the cotangents have the structure {tree.words(given_spec)}, the output has "
-            f"{tree.words(out_spec)}"
-        )
-        raise ArgumentError(msg)
-    for k, (o, c) in enumerate(zip(outs, flat, strict=True)):
-        if not isinstance(c, Tensor) or c.shape != o.shape:
-            path = tree.paths(result, "output")[k]
-            msg = f"vjp_fn of {name_of(func)}: the cotangent of {path} is {kind(c)}, the output is {kind(o)}; they must agree"
+def checked_cotangents(func: Any, result: Any, outs: list[Any], out_spec: Any, given: Any) -> list[Any]:
+    """One cotangent for each output tensor: they have the structure and the shapes of the output."""
+    flat, given_spec = tree.flat(given)
+    if given_spec is not out_spec and given_spec != out_spec:
+        found = tree.flat_like(given, out_spec)
+        if found is None:
+            msg = (
+                f"vjp_fn of {name_of(func)}: the cotangents have the structure {tree.words(given_spec)}, the output has "
+                f"{tree.words(out_spec)}"
+            )
             raise ArgumentError(msg)
+        flat = found
+    for k, (o, c) in enumerate(zip(outs, flat, strict=True)):
+        if not isinstance(c, Tensor) or c.shape != o.shape or (c.is_complex() and not o.is_complex()):
+            path = tree.paths(result, "output")[k]
+            msg = (
+                f"vjp_fn of {name_of(func)}: the cotangent of {path} is {kind(c)}, the output is {kind(o)}; a cotangent has the "
+                "shape of its output"
+            )
+            raise ArgumentError(msg)
+    return flat
 
 
 def argument_positions(func: Any, argnums: Any, args: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """`argnums` (ints or parameter names) as positions among the arguments."""
     asked = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+
+    def refused(why: str) -> ArgumentError:
+        return ArgumentError(f"{what}({name_of(func)}, argnums={argnums!r}): {why}")
+
     if not asked:
-        msg = f"{what}({name_of(func)}, argnums={argnums!r}): argnums is empty; name at least one argument"
-        raise ArgumentError(msg)
+        raise refused("argnums is empty; name at least one argument")
     out = []
     for a in asked:
         if isinstance(a, str):
             names = list(inspect.signature(func).parameters)
             if a not in names:
-                msg = f"{what}({name_of(func)}, argnums={argnums!r}): there is no parameter {a!r}; there are {', '.join(names)}"
-                raise ArgumentError(msg)
+                raise refused(f"there is no parameter {a!r}; there are {', '.join(names)}")
             a = names.index(a)
-        if not isinstance(a, int) or not -len(args) <= a < len(args):
-            msg = (
-                f"{what}({name_of(func)}, argnums={argnums!r}): argument {a!r} is out of range; {len(args)} "
-                f"positional arguments were given"
+        elif not isinstance(a, int) or isinstance(a, bool):
+            raise refused(f"argnums must be an int, a parameter's name, or a tuple of them, but is {kind(a)}")
+        if not -len(args) <= a < len(args):
+            raise refused(
+                f"argument {a!r} is out of range; {len(args)} positional arguments were given (an argument to differentiate by "
+                "is given by position)"
             )
-            raise ArgumentError(msg)
         out.append(a % len(args))
     if len(set(out)) != len(out):
-        msg = f"{what}({name_of(func)}, argnums={argnums!r}): an argument is named twice"
-        raise ArgumentError(msg)
+        raise refused("an argument is named twice")
     return tuple(out)
+
+
+def chosen_paths(args: Any, positions: tuple[int, ...]) -> list[str]:
+    """The paths of the leaves of some arguments, as the caller would write them."""
+    return [path for p in positions for path in tree.paths(args[p], f"args[{p}]")]
 
 
 @calls.transform
@@ -254,6 +253,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
         >>> pf.grad_and_value(lambda x: (x * x).sum())(torch.ones(2))
         (tensor([2., 2.]), tensor(2.))
     """
+    check_function("grad_and_value", func, "grad_and_value(f)(x)")
     asked = calls.Asked(grad_and_value, argnums=argnums, has_aux=has_aux)
 
     @calls.returned
@@ -264,7 +264,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
             out = calls.REPLAY(asked, func, args)
             if out is not NO_PLAN:
                 return out
-        gradient, result, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
+        gradient, result, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs, "grad_and_value")
         value = state.released(result, keep)
         if has_aux:
             return gradient, (value, tree.map_leaves(lambda a: state.released(a, keep), aux))
@@ -273,25 +273,25 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
     return wrapped
 
 
-def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any, bool]:
-    """Gradient, output, aux, the differentiation, and whether its graph is kept."""
+def gradient_of(
+    func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any, what: str
+) -> tuple[Any, Any, Any, Any, bool]:
+    """Gradient, output, aux, the differentiation, and whether its graph is kept; `what` is the transform in messages."""
     if torch.is_inference_mode_enabled():
         with recording_possible() as copied:
-            return gradient_of(func, argnums, has_aux, copied(args), copied(kwargs))
+            return gradient_of(func, argnums, has_aux, copied(args), copied(kwargs), what)
     single = type(argnums) is int and 0 <= argnums < len(args) and type(args[argnums]) in _PLAIN
     if single:
         positions: tuple[int, ...] = (argnums,)
         spec: Any = None
         leaves = [args[argnums]]
     else:
-        positions = argument_positions(func, argnums, args, "grad")
+        positions = argument_positions(func, argnums, args, what)
         leaves, spec = tree.flat([args[k] for k in positions])
     places = [k for k, x in enumerate(leaves) if differentiable(x)]
     if not places:
-        msg = (
-            f"grad({name_of(func)}, argnums={argnums!r}): no floating-point tensor among "
-            f"{describe_leaves(leaves)}; cast with .float() or .double()"
-        )
+        told = without_derivative(leaves, chosen_paths(args, positions))
+        msg = f"{what}({name_of(func)}, argnums={argnums!r}): there is no floating-point tensor to differentiate by: {told}"
         raise ArgumentError(msg)
     chosen = [leaves[k] for k in places]
 
@@ -306,17 +306,14 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
             result = func(*full, **kwargs)
         if not has_aux:
             return result, None
-        if not (isinstance(result, tuple) and len(result) == 2):
-            msg = f"grad({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned {kind(result)}"
-            raise ArgumentError(msg)
-        return result
+        return with_aux(what, func, result)
 
     way: Any = lanewise if THREAD.levels and type(THREAD.levels[0]) is BatchLevel else tangentwise
     level = way.payload_level(func, chosen) if THREAD.levels else None
     if level is not None:
         try:
             with attempt():
-                grads, result, aux, keep = way.gradient(level, chosen, call, lambda y: scalar_output(func, y))
+                grads, result, aux, keep = way.gradient(level, chosen, call, lambda y: scalar_output(what, func, y))
             state: Any = PayloadState(way, level)
         except NeedsGraph as reason:
             if type(reason) is NeedsGraph:
@@ -325,7 +322,7 @@ def gradient_of(func: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) 
     if level is None:
         state = Reverse(chosen)
         result, aux = call(state.inner)
-        grads, keep = state.gradient(scalar_output(func, result))
+        grads, keep = state.gradient(scalar_output(what, func, result))
     made: list[Any] = [None] * len(leaves)
     for k, x, g in zip(places, chosen, grads, strict=True):
         made[k] = zeros(x) if g is None else (stopped(g) if state.stop else g)
@@ -344,25 +341,27 @@ def seed_for(y: Tensor) -> Tensor:
         return torch.ones((), dtype=y.dtype, device="cpu")
 
 
-def describe_leaves(leaves: list[Any]) -> str:
-    """Dtypes and types of some leaves, for messages."""
-    return ", ".join(str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in leaves) or "no leaves"
-
-
-def scalar_output(func: Any, result: Any) -> Tensor:
+def scalar_output(what: str, func: Any, result: Any) -> Tensor:
     """The output of a function to take the gradient of."""
     with NoFunction():
-        return _scalar_output(func, result)
+        return _scalar_output(what, func, result)
 
 
-def _scalar_output(func: Any, result: Any) -> Tensor:
+def _scalar_output(what: str, func: Any, result: Any) -> Tensor:
     if not isinstance(result, Tensor):
-        msg = f"grad({name_of(func)}): the function must return a scalar tensor, but returned {kind(result)}"
+        aux = "; for (output, aux) say has_aux=True" if isinstance(result, tuple) and len(result) == 2 else ""
+        msg = f"{what}({name_of(func)}): the function must return a scalar tensor, but returned {kind(result)}{aux}"
         raise ArgumentError(msg)
     if result.numel() != 1:
         msg = (
-            f"grad({name_of(func)}): the function must return a scalar, but returned {kind(result)}. Sum it, or use vjp, jacrev or "
+            f"{what}({name_of(func)}): the function must return a scalar, but returned {kind(result)}. Sum it, or use vjp, jacrev or "
             "vmap(grad)."
+        )
+        raise ArgumentError(msg)
+    if result.is_complex():
+        msg = (
+            f"{what}({name_of(func)}): the function must return a real number, but returned {kind(result)}. Take its .real, .imag or "
+            ".abs(), or use vjp or jacrev."
         )
         raise ArgumentError(msg)
     return result
@@ -389,6 +388,7 @@ def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> C
         >>> pf.grad(lambda x: (x ** 2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
+    check_function("grad", func, "grad(f)(x)")
     asked = calls.Asked(grad, argnums=argnums, has_aux=has_aux)
 
     @calls.returned
@@ -399,7 +399,7 @@ def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> C
             out = calls.REPLAY(asked, func, args)
             if out is not NO_PLAN:
                 return out
-        gradient, _, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs)
+        gradient, _, aux, state, keep = gradient_of(func, argnums, has_aux, args, kwargs, "grad")
         if has_aux:
             return gradient, tree.map_leaves(lambda a: state.released(a, keep), aux)
         return gradient

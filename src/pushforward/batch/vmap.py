@@ -15,6 +15,7 @@ from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.traced import NO_PLAN, NeedsGraph
+from ..core.words import check_function, name_of
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
 from . import fast_answers as _fast_answers  # noqa: F401  (registers those of questions)
@@ -25,7 +26,7 @@ from . import fast_products as _fast_products  # noqa: F401  (registers products
 from . import fast_recurrent as _fast_recurrent  # noqa: F401  (registers recurrent networks)
 from .ragged import Rows, padded, with_ragged
 from .seeds import check_seed
-from .work import Settings, describe, name_of, run
+from .work import Settings, describe, run
 
 Tensor = torch.Tensor
 _RANDOMNESS = ("error", "different", "same")
@@ -78,6 +79,7 @@ def vmap(
         >>> pf.vmap(torch.dot)(a, b)
         tensor([ 3., 12., 21., 30.])
     """
+    check_function("vmap", func, "vmap(f)(xs)")
     if randomness not in _RANDOMNESS:
         msg = f"vmap: randomness is {randomness!r}; it must be one of {', '.join(map(repr, _RANDOMNESS))}"
         raise ArgumentError(msg)

@@ -15,6 +15,7 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.journal import about_to_write
 from ..core.source import source_line
+from ..core.words import name_of
 from .lanes import Split, Waiting, plainly
 from .level import Batched, BatchLevel, wrap_input
 from .ragged import Ragged, Rows
@@ -46,11 +47,6 @@ class Settings(NamedTuple):
     divergence: str
     seed: int | None
     open_graph: bool = False  # the function looks at the graph of its values: record it on them
-
-
-def name_of(func: Any) -> str:
-    """The user's name for a function, for messages."""
-    return getattr(func, "__name__", None) or type(func).__name__
 
 
 def describe(value: Any) -> str:

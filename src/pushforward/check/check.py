@@ -16,6 +16,7 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
+from ..core.words import check_function, without_derivative
 from .curve import Curve, curve
 from .diagnose import error_line
 from .order import Order, not_finite
@@ -69,6 +70,7 @@ def check(
         given = f"modes={list(modes)!r} and order={order!r} were given"
         msg = f"check: modes are among {list(MODES)} and order is a positive int; {given}"
         raise ArgumentError(msg)
+    check_function("check", func, "check(f, (x,))")
     primals = primals if isinstance(primals, (tuple, list)) else (primals,)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,7 +86,8 @@ class Examination:
         self.func, self.primals, self.modes = func, primals, modes
         self.given = subject_of(func, primals)
         if not self.given.point:
-            msg = f"check({self.given.name}): there is no floating-point input to differentiate by"
+            told = without_derivative(tree.leaves(primals), tree.paths(primals, "primals"))
+            msg = f"check({self.given.name}): there is no floating-point input to differentiate by: {told}"
             raise ArgumentError(msg)
         self.generator = torch.Generator().manual_seed(SEED + seed)
         self.tangents, self.cotangents = tangents, cotangents

@@ -24,6 +24,7 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.torch_private import TorchDispatchMode
+from ..core.words import check_function, name_of, without_derivative
 from ..forward.jvp import checked, jvp
 from .differences import STEP, base_step, best, central, gap
 from .observe import tensors
@@ -190,10 +191,12 @@ def routes(
         >>> report["pf.jvp"].error < 1e-6, report["torch.func.jvp"].refused
         (True, '')
     """
+    check_function("routes", func, "routes(f, (x,))")
     primals = tuple(primals) if isinstance(primals, (tuple, list)) else (primals,)
     leaves, spec = tree.flat(primals)
     if not any(differentiable(x) for x in leaves):
-        msg = "routes: there is no floating-point input to differentiate by"
+        told = without_derivative(leaves, tree.paths(primals, "primals"))
+        msg = f"routes({name_of(func)}): there is no floating-point input to differentiate by: {told}"
         raise ArgumentError(msg)
     if tangents is None:
         generator = torch.Generator().manual_seed(982451653 + seed)

@@ -130,35 +130,37 @@ def unflatten(values: list[Any], spec: TreeSpec) -> Any:
     return make(values) if make is not None else torch_tree.tree_unflatten(values, spec)
 
 
-def flat_like(tree: Any, spec: TreeSpec) -> list[Any] | None:
+def flat_like(tree: Any, spec: TreeSpec, *, zeros: bool = False) -> list[Any] | None:
     """The leaves of `tree` in the order of a structure; None if it has another one.
 
-    Keys of dicts may come in any order, and a list may stand for a tuple.
+    Keys of dicts may come in any order, and a list may stand for a tuple; with `zeros`, None may stand for any part.
     """
     found, own = flat(tree)
     if own is spec or own == spec:
         return found
-    found, own = flat(arranged(tree, unflatten([None] * spec.num_leaves, spec)))
+    found, own = flat(arranged(tree, unflatten([None] * spec.num_leaves, spec), zeros))
     return found if own == spec else None
 
 
-def arranged(tree: Any, like: Any) -> Any:
-    """`tree` with the keys of its dicts in the order that those of `like` have."""
+def arranged(tree: Any, like: Any, zeros: bool) -> Any:
+    """`tree` with the keys of its dicts in the order that those of `like` have; `zeros`: None for a part of it is that of `like`."""
+    if zeros and tree is None:
+        return like
     if isinstance(like, dict):
         if not isinstance(tree, dict) or tree.keys() != like.keys():
             return tree
         if type(tree) is type(like) and type(like) is not dict:
             parts = copy.copy(tree)
             for key in like:
-                parts[key] = arranged(parts.pop(key), like[key])
+                parts[key] = arranged(parts.pop(key), like[key], zeros)
             return parts
-        return {key: arranged(tree[key], like[key]) for key in like} if type(like) is dict else tree
+        return {key: arranged(tree[key], like[key], zeros) for key in like} if type(like) is dict else tree
     if type(like) in (list, tuple):
         if type(tree) not in (list, tuple) or len(tree) != len(like):
             return tree
-        return type(like)([arranged(a, b) for a, b in zip(tree, like, strict=True)])
+        return type(like)([arranged(a, b, zeros) for a, b in zip(tree, like, strict=True)])
     if isinstance(like, tuple) and type(tree) is type(like) and hasattr(like, "_fields"):
-        return type(like)(*[arranged(a, b) for a, b in zip(tree, like, strict=True)])
+        return type(like)(*[arranged(a, b, zeros) for a, b in zip(tree, like, strict=True)])
     return tree
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..core import calls, tree
@@ -18,6 +19,7 @@ from ..core.torch_private import NoFunction
 from ..core.traced import NO_PLAN, NeedsGraph, Traced
 from ..core.transposing import STATE, transposing
 from ..core.untaken import run_backward
+from ..core.words import check_function, instead, is_number, kind, name_of, with_aux, without_derivative
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from ..ops.safe import nested_differentiation, nested_reverse
 from . import fast_arithmetic as _arithmetic  # noqa: F401  (registers short ways)
@@ -29,92 +31,86 @@ Tensor = torch.Tensor
 PUSHES: Any = None  # `plans.linear.Pushes`
 
 
-def name_of(func: Any) -> str:
-    """The user's name for a function, for messages."""
-    return getattr(func, "__name__", None) or type(func).__name__
-
-
-def kind(value: Any) -> str:
-    """A word for what a value is, for messages."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
-    return f"a {type(value).__name__}"
-
-
-def checked(func: Any, primals: Any, tangents: Any) -> tuple[Any, list[Any], list[Any], Any]:
+def checked(func: Any, primals: Any, tangents: Any, what: str = "jvp") -> tuple[Any, list[Any], list[Any], Any]:
     """Primals as a tuple, their leaves, one tangent (or None) for each leaf, and the structure."""
+    check_function(what, func, f"{what}(f, (x,), (t,))")
     if isinstance(primals, Tensor):
         primals, tangents = (primals,), (tangents,) if not isinstance(tangents, tuple) else tangents
-    if not isinstance(primals, (tuple, list)):
-        msg = (
-            f"jvp({name_of(func)}, primals, tangents): primals must be a tuple of inputs, but is {kind(primals)}; "
-            f"write jvp(f, (x,), (t,))"
-        )
-        raise ArgumentError(msg)
-    if not isinstance(tangents, (tuple, list)):
-        msg = (
-            f"jvp({name_of(func)}, primals, tangents): tangents must be a tuple like primals, but is "
-            f"{kind(tangents)}; write jvp(f, (x,), (t,))"
-        )
-        raise ArgumentError(msg)
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            wanted = "a tuple of inputs" if name == "primals" else "a tuple like primals"
+            msg = (
+                f"{what}({name_of(func)}, primals, tangents): {name} must be {wanted}, but is {kind(given)}; "
+                f"write {what}(f, (x,), (t,))"
+            )
+            raise ArgumentError(msg)
     primals, tangents = tuple(primals), tuple(tangents)
-    if len(primals) != len(tangents):
-        msg = f"jvp({name_of(func)}): {len(primals)} primals but {len(tangents)} tangents were given; give one tangent for each primal"
-        raise ArgumentError(msg)
+    head = f"{what}({name_of(func)})"
     if not primals:
-        msg = f"jvp({name_of(func)}): primals is empty; give at least one input"
+        msg = f"{head}: primals is empty; give at least one input"
         raise ArgumentError(msg)
     leaves, spec = tree.flat(primals)
-    flat, t_spec = tree.flat(tangents)
-    spread: Any = flat
-    if t_spec is not spec and t_spec != spec:
-        spread = tree.flat_like(tangents, spec)
-        if spread is None:
-            spread = tree.broadcast_prefix(tangents, primals, is_leaf=lambda t: t is None)
-        if spread is None or len(spread) != len(leaves):
-            spread = _by_leaf(tangents, primals)
-    if spread is None:
-        msg = f"jvp({name_of(func)}): the structures differ; primals have {tree.words(spec)}, tangents have {tree.words(t_spec)}"
+    return primals, leaves, spread(head, primals, leaves, spec, tangents), spec
+
+
+def spread(head: str, primals: tuple[Any, ...], leaves: list[Any], spec: Any, tangents: tuple[Any, ...]) -> list[Any]:
+    """One tangent for each leaf of the primals, None where it is zero; `head` is how messages begin.
+
+    Raises:
+        ArgumentError: the tangents are not like the primals, or one would be lost.
+    """
+    if len(primals) != len(tangents):
+        msg = f"{head}: {len(primals)} primals but {len(tangents)} tangents were given; give one tangent for each primal"
+        if any(len(tree.leaves(p)) > 1 for p in primals):
+            msg += f", of its structure: the primals have {tree.words(spec)}"
         raise ArgumentError(msg)
-    if alike(leaves, spread):
-        return primals, leaves, spread, spec
-    for k, (p, t) in enumerate(zip(leaves, spread, strict=True)):
+    found, t_spec = tree.flat(tangents)
+    if t_spec is not spec and t_spec != spec:
+        arranged = tree.flat_like(tangents, spec, zeros=True)
+        if arranged is None:
+            msg = f"{head}: the structures differ; the tangents have {tree.words(t_spec)}, the primals have {tree.words(spec)}"
+            raise ArgumentError(msg)
+        found = arranged
+    if alike(leaves, found):
+        return found
+    for k, (p, t) in enumerate(zip(leaves, found, strict=True)):
         if t is None:
             continue
-        if (
-            not isinstance(t, Tensor)
-            or not isinstance(p, Tensor)
-            or p.shape != t.shape
-            or p.dtype != t.dtype
-            or p.device != t.device
-        ):
+        if not isinstance(p, Tensor):
+            if not is_constant(p, t):
+                path = tree.paths(primals, "primals")[k]
+                raise ArgumentError(
+                    f"{head}: {path} is {kind(p)}, so its tangent {path.replace('primals', 'tangents', 1)} would be lost; "
+                    f"{instead(p)}, or give None as its tangent"
+                )
+            found[k] = None
+            continue
+        if not isinstance(t, Tensor) or p.shape != t.shape or p.dtype != t.dtype or p.device != t.device:
             path = tree.paths(primals, "primals")[k]
-            if not isinstance(p, Tensor) and not isinstance(t, Tensor):
-                refuse_number(f"jvp({name_of(func)})", path, p, t)
-                spread[k] = None
-                continue
             raise ArgumentError(
-                f"jvp({name_of(func)}): {path} is {kind(p)}, its tangent {path.replace('primals', 'tangents', 1)} is {kind(t)}; a "
+                f"{head}: {path} is {kind(p)}, its tangent {path.replace('primals', 'tangents', 1)} is {kind(t)}; a "
                 "tangent has the shape, dtype and device of its primal (None stands for zero)"
             )
         if not (p.is_floating_point() or p.is_complex()):
-            path = tree.paths(primals, "primals")[k]
             if p.dtype is torch.bool or bool((t == 0).all()):
-                spread[k] = None
+                found[k] = None
                 continue
-            msg = f"jvp({name_of(func)}): {path} is {kind(p)}; an integer has no derivative, so its tangent must be None or zeros"
+            path = tree.paths(primals, "primals")[k]
+            msg = f"{head}: {path} is {kind(p)}; an integer has no derivative, so its tangent must be None or zeros"
             raise ArgumentError(msg)
-    return primals, leaves, spread, spec
+    return found
 
 
-def refuse_number(where: str, path: str, p: Any, t: Any) -> None:
-    """`ArgumentError` for a number that is no tensor and has a tangent, which would be lost; zero is none."""
-    number = isinstance(p, (float, complex)) or type(p).__module__ == "numpy" or (type(p) is int and isinstance(t, float))
-    if number and not (isinstance(t, (int, float, complex)) and t == 0):
-        raise ArgumentError(
-            f"{where}: {path} is {kind(p)}; only tensors have a tangent. Write torch.tensor(...) to differentiate by it, or give "
-            "it the tangent None"
-        )
+def is_constant(primal: Any, tangent: Any) -> bool:
+    """Whether nothing is lost with the tangent of what is no tensor: it is zero, or the very same thing carried along."""
+    if isinstance(tangent, Tensor):
+        return False
+    if is_number(primal):
+        return (is_number(tangent) and not np.any(tangent)) or (type(primal) is int and tangent is primal)
+    return tangent is primal or type(primal) in _NO_NUMBERS
+
+
+_NO_NUMBERS = (str, bytes, bool, type(None))
 
 
 def alike(leaves: list[Any], spread: list[Any]) -> bool:
@@ -131,12 +127,6 @@ def alike(leaves: list[Any], spread: list[Any]) -> bool:
                 for p, t in zip(leaves, spread, strict=True)
             ]
         )
-
-
-def _by_leaf(tangents: Any, primals: Any) -> list[Any] | None:
-    """Tangents with None in place of leaves; None where the structure is another."""
-    found, spec = tree.torch_tree.tree_flatten(tangents, is_leaf=lambda v: v is None)
-    return found if spec == tree.torch_tree.tree_flatten(primals, is_leaf=lambda v: v is None)[1] else None
 
 
 @calls.transform
@@ -173,12 +163,27 @@ def jvp(
         >>> pf.jvp(f, (x,), (torch.tensor([1.0, 0.0]),))[1]
         tensor([ 3.0000,  0.0000, -0.4161])
     """
+    asked = ASKED[bool(strict), bool(has_aux), bool(track_tangent_grad)]
+    return directional("jvp", asked, func, primals, tangents, strict, has_aux, track_tangent_grad)
+
+
+@opaque
+def directional(
+    what: str,
+    asked: calls.Asked,
+    func: Callable[..., Any],
+    primals: Any,
+    tangents: Any,
+    strict: bool = False,
+    has_aux: bool = False,
+    track_tangent_grad: bool = True,
+) -> Any:
+    """As `jvp`; `what` is the name of the transform in messages, `asked` what its calls are known by."""
     if calls.REPLAY is not None and not THREAD.levels:
-        asked = ASKED[bool(strict), bool(has_aux), bool(track_tangent_grad)]
         out = calls.REPLAY(asked, func, (primals, tangents))
         if out is not NO_PLAN:
             return out
-    _, leaves, flat_tangents, spec = checked(func, primals, tangents)
+    _, leaves, flat_tangents, spec = checked(func, primals, tangents, what)
     level = DualLevel(strict=strict)
     level.settings = call = object()
     arguments = (func, leaves, flat_tangents, spec, has_aux, track_tangent_grad)
@@ -221,13 +226,7 @@ def pushed(
             result = func(*tree.unflatten(duals, spec))
         aux = None
         if has_aux:
-            if not (isinstance(result, tuple) and len(result) == 2):
-                msg = (
-                    f"jvp({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned "
-                    f"{kind(result)}"
-                )
-                raise ArgumentError(msg)
-            result, aux = result
+            result, aux = with_aux("jvp", func, result)
             aux = tree.map_leaves(lambda a: taken_apart(level, a)[0], aux)
         outs, out_spec = tree.flat(result)
         pairs: list[Any] = [taken_apart(level, o) for o in outs]
@@ -305,11 +304,12 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
     if torch.is_inference_mode_enabled():
         with recording_possible() as copied:
             return linearized(func, copied(primals), watch=watch)
+    check_function("linearize", func, "linearize(f, x)")
     leaves, spec = tree.flat(primals)
     places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
     if not places:
-        found = ", ".join(f"{path} is {kind(x)}" for path, x in zip(tree.paths(primals, "primals"), leaves, strict=True))
-        msg = f"linearize({name_of(func)}): no floating-point tensor among the primals ({found}); write torch.tensor(...) for numbers"
+        told = without_derivative(leaves, tree.paths(primals, "primals"))
+        msg = f"linearize({name_of(func)}): no floating-point tensor is among the primals: {told}"
         raise ArgumentError(msg)
     stop = not torch.is_grad_enabled()
     cut = STATE.cut
@@ -338,24 +338,16 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
         forward = through_forward(func, leaves, places, spec)
 
     known: list[bool] = []
+    head = f"jvp_fn of {name_of(func)}"
     outputs, starts = tuple([g for _, g in pulled]), tuple(seeds)
     pushes = PUSHES(outputs, starts) if pulled and PUSHES is not None else None
 
     @opaque
     def jvp_fn(*tangents: Any) -> Any:
-        flat = tree.flat_like(tangents, spec)
-        if flat is None:
-            given = tree.words(tree.flat(tangents)[1])
-            msg = f"jvp_fn of {name_of(func)}: the tangents have the structure {given}, the primals have {tree.words(spec)}"
-            raise ArgumentError(msg)
-        for k, (p, t) in enumerate(zip(leaves, flat, strict=True)):
-            if not isinstance(p, Tensor) and t is not None:
-                refuse_number(f"jvp_fn of {name_of(func)}", tree.paths(primals, "primals")[k], p, t)
+        flat = list(spread(head, primals, leaves, spec, tangents))
         for k in places:
-            if not isinstance(flat[k], Tensor) or flat[k].shape != leaves[k].shape:
-                path = tree.paths(primals, "primals")[k]
-                msg = f"jvp_fn of {name_of(func)}: {path} is {kind(leaves[k])}, its tangent is {kind(flat[k])}"
-                raise ArgumentError(msg)
+            if flat[k] is None:
+                flat[k] = zeros_for(leaves[k])
         if forward is not None:
             return forward[1](*[flat[k] for k in places])
         moved: Any = [None] * len(live)

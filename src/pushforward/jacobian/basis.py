@@ -9,7 +9,8 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.torch_private import NoFunction
-from ..reverse import argument_positions, differentiable, kind, name_of
+from ..core.words import instead, kind, name_of
+from ..reverse import argument_positions, chosen_paths, differentiable
 
 Tensor = torch.Tensor
 
@@ -39,12 +40,12 @@ def chosen_inputs(
     """Positions, chosen arguments, their leaves and structure."""
     positions = argument_positions(func, argnums, args, what)
     leaves, spec = tree.flat([args[k] for k in positions])
+    if not leaves:
+        msg = f"{what}({name_of(func)}, argnums={argnums!r}): args[{positions[0]}] is {args[positions[0]]!r}; there is no tensor in it"
+        raise ArgumentError(msg)
     for k, x in enumerate(leaves):
         if not differentiable(x):
-            path = tree.paths([args[p] for p in positions], "args")[k]
-            msg = (
-                f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; only "
-                f"floating-point and complex tensors do"
-            )
+            path = chosen_paths(args, positions)[k]
+            msg = f"{what}({name_of(func)}, argnums={argnums!r}): {path} is {kind(x)}, which has no derivative; {instead(x)}"
             raise ArgumentError(msg)
     return positions, leaves, leaves, spec

@@ -22,8 +22,9 @@ from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import mode_count
 from ..core.traced import NO_PLAN
-from ..forward.jvp import jvp
-from ..reverse import argument_positions, differentiable, grad, kind, name_of, recorded_vjp
+from ..core.words import check_function, with_aux
+from ..forward.jvp import checked, directional, jvp
+from ..reverse import differentiable, grad, recorded_vjp
 from . import copies
 from .basis import basis, chosen_inputs
 
@@ -82,6 +83,7 @@ def jacfwd(
         tensor([[1., 0.],
                 [0., 1.]])
     """
+    check_function("jacfwd", func, "jacfwd(f)(x)")
     check_chunk("jacfwd", chunk_size)
 
     asked = calls.Asked(jacfwd, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size, randomness=randomness)
@@ -104,13 +106,7 @@ def jacfwd(
             result = func(*full, **kwargs)
             aux = None
             if has_aux:
-                if not (isinstance(result, tuple) and len(result) == 2):
-                    msg = (
-                        f"jacfwd({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned "
-                        f"{kind(result)}"
-                    )
-                    raise ArgumentError(msg)
-                result, aux = result
+                result, aux = with_aux("jacfwd", func, result)
             outs, found["spec"] = tree.flat(result)
             found["tensors"] = [isinstance(o, Tensor) for o in outs]
             return [o for o in outs if isinstance(o, Tensor)], aux
@@ -179,6 +175,7 @@ def jacrev(
         >>> pf.jacrev(lambda x: (x ** 2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
+    check_function("jacrev", func, "jacrev(f)(x)")
     check_chunk("jacrev", chunk_size)
 
     asked = calls.Asked(jacrev, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)
@@ -201,13 +198,7 @@ def jacrev(
             result = func(*full, **kwargs)
             aux = None
             if has_aux:
-                if not (isinstance(result, tuple) and len(result) == 2):
-                    msg = (
-                        f"jacrev({name_of(func)}, has_aux=True): the function must return a tuple (output, aux), but returned "
-                        f"{kind(result)}"
-                    )
-                    raise ArgumentError(msg)
-                result, aux = result
+                result, aux = with_aux("jacrev", func, result)
             outs, found["spec"] = tree.flat(result)
             found["tensors"] = [isinstance(o, Tensor) for o in outs]
             return [o for o in outs if isinstance(o, Tensor)], aux
@@ -306,6 +297,8 @@ def hessian(
         tensor([[ 6.,  0.],
                 [ 0., 12.]])
     """
+    check_function("hessian", func, "hessian(f)(x)")
+    check_chunk("hessian", chunk_size)
     inner = jacrev(func, argnums, has_aux=has_aux)
     forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size)
     reverse = jacrev(inner, argnums, has_aux=has_aux)
@@ -319,9 +312,8 @@ def hessian(
             out = calls.REPLAY(asked, func, args)
             if out is not NO_PLAN:
                 return out
+        positions, _, leaves, _ = chosen_inputs(func, argnums, args, "hessian")
         if mode_count() == THREAD.recorders and chunk_size is None:
-            positions = argument_positions(func, argnums, args, "hessian")
-            leaves = [x for x in tree.leaves([args[k] for k in positions]) if isinstance(x, Tensor)]
             total = sum(x.numel() for x in leaves)
             if len({x.dtype for x in leaves}) > 1:  # a block has the dtype of the gradient that it is the derivative of
                 return forward(*args, **kwargs)
@@ -354,7 +346,19 @@ def hvp(func: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any
         >>> pf.hvp(lambda x: (x ** 3).sum(), (x,), (torch.ones(3),))[1]
         tensor([ 6., 12., 18.])
     """
+    check_function("hvp", func, "hvp(f, (x,), (t,))")
     if isinstance(primals, Tensor):
-        primals, tangents = (primals,), (tangents,)
+        primals, tangents = (primals,), tangents if isinstance(tangents, tuple) else (tangents,)
+    if not isinstance(primals, (tuple, list)):
+        checked(func, primals, tangents, "hvp")  # it says what is wrong
     argnums = 0 if len(primals) == 1 else tuple(range(len(primals)))
-    return jvp(grad(func, argnums), tuple(primals), tuple(tangents))
+    return gradient_along(grad(func, argnums), primals, tangents)
+
+
+@calls.transform
+def gradient_along(gradient: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The `jvp` of a gradient, whose messages speak of `hvp`."""
+    return directional("hvp", GRADIENT_ALONG, gradient, primals, tangents)
+
+
+GRADIENT_ALONG = calls.Asked(gradient_along, True)

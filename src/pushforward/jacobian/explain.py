@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.words import name_of
 from ..sparsity.csr import Pattern
 from .memory import in_words
 
@@ -30,8 +31,6 @@ def explained(plan: JacobianPlan) -> None:
 
 def table(plan: JacobianPlan) -> str:
     """The plan as plain text."""
-    from ..reverse import name_of
-
     lines = [f"Jacobian of {plan.title or name_of(plan.problem.func)}: {plan.m} outputs × {plan.n} inputs"]
     if plan.pattern is not None:
         found = plan.pattern

@@ -9,7 +9,7 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..reverse import name_of
+from ..core.words import name_of
 from ..sparsity.csr import Pattern
 from ..sparsity.detect import Detected
 from .colouring import Colouring

@@ -17,7 +17,7 @@ import torch
 from ..batch.repeat import undrawn
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
-from ..reverse import name_of
+from ..core.words import name_of
 from ..sparsity.csr import Pattern
 from ..sparsity.detect import Detected, NoPatternError, detect
 from .chunks import fit

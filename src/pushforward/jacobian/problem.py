@@ -13,7 +13,8 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..reverse import differentiable, kind, name_of
+from ..core.words import kind, name_of, with_aux
+from ..reverse import differentiable
 from .dense import chosen_inputs
 
 Tensor = torch.Tensor
@@ -72,13 +73,7 @@ class Problem:
         result = self.func(*full, **self.kwargs)
         aux = None
         if self.has_aux:
-            if not (isinstance(result, tuple) and len(result) == 2):
-                msg = (
-                    f"{self.what}({name_of(self.func)}, has_aux=True): the function must return a tuple (output, aux), "
-                    f"but returned {kind(result)}"
-                )
-                raise ArgumentError(msg)
-            result, aux = result
+            result, aux = with_aux(self.what, self.func, result)
         flat, self.out_spec = tree.flat(result)
         self.is_tensor = [isinstance(o, Tensor) for o in flat]
         tensors = [o for o in flat if isinstance(o, Tensor)]

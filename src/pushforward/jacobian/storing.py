@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError
-from ..reverse import name_of
+from ..core.words import name_of
 from ..sparsity.csr import Pattern
 from ..sparsity.detect import Detected
 from .colouring import Colouring

@@ -12,7 +12,8 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
-from ..reverse import argument_positions, differentiable, grad
+from ..core.words import check_function, name_of, without_derivative
+from ..reverse import argument_positions, chosen_paths, differentiable, grad
 from . import families
 from .csr import Pattern
 from .custom import functions_followed
@@ -48,7 +49,12 @@ class Detected:
 
 
 def detect(
-    func: Callable[..., Any], args: tuple[Any, ...], argnums: Any, kwargs: dict[str, Any], kind: str = "global"
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    argnums: Any,
+    kwargs: dict[str, Any],
+    kind: str = "global",
+    what: str = "sparsity",
 ) -> Detected:
     """The pattern of the Jacobian by the chosen arguments, all outputs below each other, all inputs beside each other.
 
@@ -58,20 +64,25 @@ def detect(
         argnums: which of them to differentiate by, as in `jacfwd`.
         kwargs: its keyword arguments.
         kind: "global" (holds at every point) or "local" (at this point).
+        what: who asks, for messages.
 
     Raises:
         NoPatternError: the function does something that cannot be followed.
-        ArgumentError: another `kind`.
+        ArgumentError: another `kind`, or nothing to differentiate by.
     """
     if kind not in ("global", "local"):
         msg = f"sparsity={kind!r}: a pattern is 'global' (valid at every point) or 'local' (at this point)"
         raise ArgumentError(msg)
-    positions = argument_positions(func, argnums, args, "sparsity")
+    positions = argument_positions(func, argnums, args, what)
     leaves, spec = tree.flat([args[k] for k in positions])
     if any(isinstance(x, Traced) for x in leaves):
         msg = "the inputs are values of a running transform: find the pattern outside, and pass it as sparsity=pattern"
         raise NoPatternError(msg)
     chosen = [k for k, x in enumerate(leaves) if differentiable(x)]
+    if not chosen:
+        told = without_derivative(leaves, chosen_paths(args, positions))
+        msg = f"{what}({name_of(func)}, argnums={argnums!r}): there is no floating-point tensor to differentiate by: {told}"
+        raise ArgumentError(msg)
     copies = list(leaves)
     for k in chosen:
         copies[k] = leaves[k].detach().clone(memory_format=torch.contiguous_format)
@@ -120,7 +131,8 @@ def jacobian_sparsity(
                [0, 1, 1, 0],
                [0, 0, 1, 1]])
     """
-    return detect(func, args, argnums, kwargs, kind).pattern
+    check_function("jacobian_sparsity", func, "jacobian_sparsity(f, x)")
+    return detect(func, args, argnums, kwargs, kind, "jacobian_sparsity").pattern
 
 
 def hessian_sparsity(
@@ -135,14 +147,20 @@ def hessian_sparsity(
                [1, 0, 1],
                [0, 1, 0]])
     """
-    return detect_hessian(func, args, argnums, kwargs, kind).pattern
+    check_function("hessian_sparsity", func, "hessian_sparsity(f, x)")
+    return detect_hessian(func, args, argnums, kwargs, kind, "hessian_sparsity").pattern
 
 
 def detect_hessian(
-    func: Callable[..., Any], args: tuple[Any, ...], argnums: Any, kwargs: dict[str, Any], kind: str = "global"
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    argnums: Any,
+    kwargs: dict[str, Any],
+    kind: str = "global",
+    what: str = "sparsity",
 ) -> Detected:
     """As `detect`, for the Hessian."""
-    found = detect(grad(func, argnums), args, argnums, kwargs, kind)
+    found = detect(grad(func, argnums), args, argnums, kwargs, kind, what)
     return replace(found, pattern=found.pattern.symmetrised())
 
 
