@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from ..core.errors import RandomnessError
 from ..core.level import THREAD
-from ..core.torch_private import mode_count, no_modes
+from ..core.source import source_line
+from ..core.torch_private import mode_at, mode_count, no_modes
 from ..core.warned import listen, unlisten
 from .lanes import plainly
 
@@ -61,6 +63,7 @@ class Repeats:
         if generator not in self.states:
             self.states[generator] = state = state_of(generator)
             for draws in _OPEN.draws:
+                draws.drew = True
                 draws.before.setdefault(generator, state)
 
     def places(self, level: Any) -> Tensor | None:
@@ -146,20 +149,30 @@ _OPEN = _Open()
 class OneDraw:
     """Runs of one function, each in a `with` block, which draw what the first drew: afterwards it is as if it had run once.
 
-    Known are the default generators of the CPU and of `device`, and every other that a mapped call draws from.
+    Known are the default generators of the CPU and of `device`, those given as `known`, and every other that a mapped call draws
+    from, or of which is said that it is `met`.
     """
 
-    def __init__(self, device: Any = None) -> None:
-        devices = [torch.device("cpu")] if device is None or device.type == "cpu" else [torch.device("cpu"), device]
-        self.before: dict[Any, Tensor] = {g: state_of(g) for g in map(default_generator, devices)}
+    def __init__(self, device: Any = None, known: Any = ()) -> None:
+        devices = [torch.device("cpu")]
+        if device is not None and device.type not in ("cpu", "meta"):
+            devices.append(device)
+        self.before: dict[Any, Tensor] = {g: state_of(g) for g in (*map(default_generator, devices), *known)}
         self.after: dict[Any, Tensor] | None = None
         self.runs = 0
+        self.drew = False
         self.seeded = [(v, seeds_of(v)) for v in THREAD.levels]  # levels below, whose lanes have generators of their own
         self.seeded_after: list[Any] = []
 
     def __enter__(self) -> None:
         """One of the runs begins."""
         if self.runs:
+            if self.drew and recorded():
+                msg = (
+                    f"a function that draws random numbers is run several times at {source_line()}, in a program that is being "
+                    "recorded, where each run would draw anew. Record it without chunk_size, and in one mode."
+                )
+                raise RandomnessError(msg)
             if self.after is None:
                 self.after, self.seeded_after = self.states()
             self.put(self.before, self.seeded)
@@ -183,6 +196,18 @@ class OneDraw:
         """All runs have ended: the generators are as the first run left them."""
         if self.after is not None:
             self.put(self.after, self.seeded_after)
+
+
+def recorded() -> bool:
+    """Whether the operators that run now become a program."""
+    return any(type(mode_at(k)).__name__ == "ProxyTorchDispatchMode" for k in range(mode_count()))
+
+
+def met(generator: torch.Generator) -> None:
+    """A generator is about to draw."""
+    for draws in _OPEN.draws:
+        if generator not in draws.before:
+            draws.before[generator] = state_of(generator)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from ..reverse import argument_positions, grad
 from ..sparsity.detect import Detected, detect
 from . import dense
 from .jacobian_plan import JacobianPlan, signature
+from .memory import Meter
 from .planner import check_options, planned
 from .problem import Problem
 
@@ -183,7 +184,8 @@ def inside(
     mode = options["mode"]
     if mode == "auto":
         problem = Problem(func, argnums, args, kwargs, options["has_aux"], what)
-        problem.outs = problem.of_inputs(*problem.leaves)[0]
+        with undrawn(problem.leaves[0].device):
+            problem.outs = problem.of_inputs(*problem.leaves)[0]
         mode = "forward" if problem.n <= problem.m else "reverse"
     transform = dense.jacfwd if mode == "forward" else dense.jacrev
     made, (value, aux) = transform(with_value, argnums, has_aux=True, chunk_size=options["chunk_size"])(*args, **kwargs)
@@ -246,7 +248,7 @@ class HessianPlanner(Planner):
         """A plan for the Hessian at these arguments."""
         o = self.options
         device = next((x.device for x in tree.leaves((args, kwargs)) if isinstance(x, Tensor)), None)
-        with undrawn(device):
+        with undrawn(device), Meter():
             gradient = self.gradient(args, kwargs)
         problem = Problem(gradient, self.argnums, args, kwargs, o["has_aux"], self.what)
         mode = "forward" if o["mode"] == "auto" else o["mode"]

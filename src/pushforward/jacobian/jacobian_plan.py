@@ -179,7 +179,7 @@ class JacobianPlan:
             raise ArgumentError(msg)
         check_alike(self, args, kwargs)
         old = self.problem
-        problem = Problem(old.func, old.argnums, args, kwargs, old.has_aux, old.what)
+        problem = old.at(args, kwargs)
         wanted = self.verify and (not self._verified or not self.trusted)
         passes = Passes(problem)
         found = self.sparse(passes, check=wanted)
@@ -204,7 +204,7 @@ class JacobianPlan:
         """Jacobian, value and aux."""
         check_alike(self, args, kwargs)
         old = self.problem
-        problem = Problem(old.func, old.argnums, args, kwargs, old.has_aux, old.what)
+        problem = old.at(args, kwargs)
         wanted = self.verify and (not self._verified or not self.trusted) if verify is None else verify
         passes = Passes(problem, self.progress())
         if self.mode == "narrow":

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..batch.repeat import met
 from ..core.errors import ArgumentError
 from ..core.torch_private import TorchDispatchMode, fake_tensor_mode, storage_reference
 
@@ -107,9 +108,13 @@ class Meter(TorchDispatchMode):
         self.alive = 0
         self.peak = 0
         self.storages: dict[int, tuple[Any, int]] = {}
+        self.generators: list[torch.Generator] = []  # that were passed to operators
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.sweep()
+        if kwargs and isinstance(kwargs.get("generator"), torch.Generator):
+            self.generators.append(kwargs["generator"])
+            met(kwargs["generator"])
         out = func(*args, **(kwargs or {}))
         self.operators += 1
         aliases = any(r.alias_info is not None for r in func._schema.returns)

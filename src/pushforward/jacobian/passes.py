@@ -69,7 +69,7 @@ class Passes:
     def __init__(self, problem: Problem, progress: Progress | None = None) -> None:
         self.problem = problem
         # A random function is one and the same function in all passes.
-        self.draws = OneDraw(problem.leaves[0].device if problem.leaves else None)
+        self.draws = OneDraw(problem.leaves[0].device, problem.generators)
         self.progress = progress
         self.values: list[Tensor] | None = None
         self.aux: Any = None

@@ -29,6 +29,7 @@ class Problem:
         outs: the output tensors of the first run, for their shapes and dtypes (never traced ones, which would keep
             their level alive).
         m: the elements of the outputs that have a derivative.
+        generators: those that the function passes to operators.
     """
 
     def __init__(
@@ -54,6 +55,13 @@ class Problem:
         self.is_tensor: list[bool] = []
         self.out_spec: Any = None
         self.aux: Any = None
+        self.generators: list[torch.Generator] = []  # of its own, that it draws from
+
+    def at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
+        """The same function at another point."""
+        made = Problem(self.func, self.argnums, args, kwargs, self.has_aux, self.what)
+        made.generators = self.generators
+        return made
 
     @property
     def m(self) -> int:
