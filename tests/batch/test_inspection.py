@@ -19,7 +19,7 @@ def x():
 
 def look(into):
     def f(r):
-        into.append((repr(r), f"{r}", f"{r.sum():.1f}", str(r.sum())))
+        into.append((repr(r), f"{r}", str(r.sum())))
         print(r)
         torch.testing.assert_close(r, r.clone())
         assert not torch.isnan(r).any()
@@ -31,11 +31,10 @@ def look(into):
 def test_a_mapped_value_says_what_it_is(x, capsys):
     seen = []
     torch.testing.assert_close(pf.vmap(look(seen))(x), x * 2)
-    shown, formatted, number, _ = seen[0]
+    shown, formatted, _ = seen[0]
     assert len(seen) == 1
     assert shown == formatted
     assert shown.startswith("<2 lanes of float64[3], stacked at dim 0: tensor([[0., 1., 2.]")
-    assert number == "[3.0, 12.0]"
     assert "2 lanes" in capsys.readouterr().out
     pf.vmap(lambda r: seen.append(repr(torch.zeros(2))) or r)(x)
     assert seen[-1] == "<uniform over 2 lanes: tensor([0., 0.])>"
@@ -43,17 +42,12 @@ def test_a_mapped_value_says_what_it_is(x, capsys):
 
 def test_a_dual_number_says_what_it_is(x):
     seen = []
-    pf.jvp(lambda r: seen.append((repr(r), f"{r[0]:.1f}")) or r, (x[0],), (x[1],), strict=True)
+    pf.jvp(lambda r: seen.append(repr(r)) or r, (x[0],), (x[1],), strict=True)
     assert seen == [
-        (
-            "<dual: primal tensor([0., 1., 2.], dtype=torch.float64), tangent tensor([3., 4., 5.], "
-            "dtype=torch.float64)>",
-            "0.0",
-        )
+        "<dual: primal tensor([0., 1., 2.], dtype=torch.float64), tangent tensor([3., 4., 5.], dtype=torch.float64)>",
     ]
-    pf.vmap(lambda r: pf.jvp(lambda z: seen.append((repr(z), f"{z[1]:.0f}")) or z, (r,), (r,))[1])(x)
-    assert seen[1][0].startswith("<dual: primal <2 lanes of float64[3]")
-    assert seen[1][1] == "[1, 4]"
+    pf.vmap(lambda r: pf.jvp(lambda z: seen.append(repr(z)) or z, (r,), (r,))[1])(x)
+    assert seen[1].startswith("<dual: primal <2 lanes of float64[3]")
 
 
 def test_an_escaped_dual_number_names_its_transform(x):

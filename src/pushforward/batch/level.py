@@ -79,20 +79,13 @@ class Batched(Traced):
     def _stopped(self) -> Batched:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._payload), self._mapped)
 
-    def _formatted(self, spec: str) -> str:
-        if not self._mapped:
-            return format(self._payload, spec)
-        with taken_off(self._level):
-            rows = self._payload.unbind(0)
-            shown = ", ".join(format(row, spec) for row in rows[:8])
-        return f"[{shown}{', …' if len(rows) > 8 else ''}]"
-
     def _describe(self) -> str:
-        level = self._level
+        size = self._level.size
+        lanes = f"{size} lane" if size == 1 else f"{size} lanes"
         if not self._mapped:
-            return f"<uniform over {level.size} lanes: {self._payload!r}>"
+            return f"<uniform over {lanes}: {self._payload!r}>"
         shape, dtype = list(self.shape), str(self.dtype).removeprefix("torch.")
-        return f"<{level.size} lanes of {dtype}{shape}, stacked at dim 0: {self._payload!r}>"
+        return f"<{lanes} of {dtype}{shape}, stacked at dim 0: {self._payload!r}>"
 
 
 def wrap(level: BatchLevel, payload: Tensor, mapped: bool) -> Batched:

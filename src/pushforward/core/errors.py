@@ -171,7 +171,7 @@ class SlowFallback(TransformWarning):
 
 
 class DerivativeLost(TransformWarning):
-    """A differentiated value was read as a Python number (`.item()`, `float()`, `.numpy()`): once per source line."""
+    """A differentiated value was read as a Python number (`.item()`, `float()`, `.numpy()`, `f"{x:.2f}"`): once per source line."""
 
 
 class EscapedValue(TransformWarning):

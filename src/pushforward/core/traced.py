@@ -164,14 +164,20 @@ class Traced(torch.Tensor):
         raise TypeError(type(self).__name__)
 
     def __format__(self, spec: str) -> str:
-        if not spec or self.dim():
+        """The number in a format, which is read as by `.item()`; without one the text that shows all there is, and asks nothing."""
+        if not spec and (self.dim() or not is_plain(self)):
             return repr(self)
-        with NoFunction():
-            return self._formatted(spec)
+        if self.dim():
+            msg = "unsupported format string passed to Tensor.__format__"
+            raise TypeError(msg)
+        return format(self.item(), spec)
 
-    def _formatted(self, spec: str) -> str:
-        """A number in a format: for display, so nothing is asked and no derivative is lost."""
-        raise TypeError(f"{type(self).__name__}: {spec}")
+
+def is_plain(x: torch.Tensor | None) -> bool:
+    """Whether a value is the same in all lanes and has no tangent."""
+    while isinstance(x, Traced):
+        x = x._level.outside(x)
+    return x is not None
 
 
 def in_this_thread(x: Traced, name: str) -> None:

@@ -64,9 +64,6 @@ class Dual(Traced):
     def _stopped(self) -> Dual:
         return self._level.wrap_view(self, (STOP, (), {}, None), stopped(self._primal), None)
 
-    def _formatted(self, spec: str) -> str:
-        return format(self._primal, spec)
-
     def _describe(self) -> str:
         return f"<dual: primal {self._primal!r}, tangent {'zero' if self._tangent is None else repr(self._tangent)}>"
 
