@@ -130,6 +130,37 @@ def test_warnings_are_of_the_users_line():
         assert said[0].lineno > code.co_firstlineno
 
 
+def test_functions_of_torch_that_lose_a_derivative_are_named():
+    x = torch.tensor([2.0, 2.0])
+    image = torch.ones(1, 1, 4)
+    calls = {
+        "Upsample.__init__": lambda x: torch.nn.Upsample(scale_factor=x[1])(image).sum() * x,
+        "Binomial.enumerate_support": lambda x: torch.distributions.Binomial(x, torch.tensor(0.5)).enumerate_support().sum() * x,
+        "pad_sequence": lambda x: torch.nn.utils.rnn.pad_sequence([x, x[:1]], padding_value=x[0]).sum() * x,
+        "": lambda x: torch.full((2,), x[0]) * x,
+    }
+    for name, f in calls.items():
+        with pytest.warns(pf.DerivativeLost) as said:
+            pf.jvp(f, (x,), (x,))
+        assert said[0].filename == __file__
+        assert said[0].lineno == f.__code__.co_firstlineno
+        assert (f"in torch's `{name}`, called at test_warned.py:{said[0].lineno}," in str(said[0].message)) is (name != "")
+        strict = lambda x: pf.jvp(f, (x,), (x,), strict=True)
+        for call in (lambda: strict(x), lambda: pf.vmap(strict)(x[None])):
+            with pytest.raises(pf.DerivativeLostError, match=f"{name}.*test_warned.py:{said[0].lineno}"):
+                call()
+
+
+def test_lines_of_files_of_one_name_are_different_lines():
+    text = "def f(x):\n    return x * x.sum().item()\n"
+    x = torch.ones(2)
+    for folder in ("one", "another"):
+        names: dict[str, Any] = {}
+        exec(compile(text, f"/{folder}/model.py", "exec"), names)
+        with pytest.warns(pf.DerivativeLost, match=r"at model\.py:2 "):
+            pf.jvp(names["f"], (x,), (x,))
+
+
 def test_a_deep_copy_is_a_constant_as_torch_tensor_is():
     def f(x):
         return (copy.deepcopy(x) * x).sum()

@@ -54,15 +54,36 @@ def line_of(error: BaseException) -> str:
     return found
 
 
-def source_line() -> str:
-    """`file.py:line` of the innermost frame that is neither ours nor torch's."""
+def source_place() -> tuple[str, int]:
+    """File and line of the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not is_library_file(name):
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
+            return name, frame.f_lineno
         frame = frame.f_back
-    return "<unknown>"
+    return "<unknown>", 0
+
+
+def source_line() -> str:
+    """The same as `file.py:line`."""
+    name, line = source_place()
+    return f"{os.path.basename(name)}:{line}" if line else name
+
+
+def torch_call() -> str:
+    """The function of torch's that the user's innermost line is in; empty where it is none that runs in Python."""
+    found, frame = "", sys._getframe(1)
+    while frame is not None and is_library_file(frame.f_code.co_filename):
+        code = frame.f_code
+        if code.co_filename.startswith(_TORCH) and not code.co_filename.endswith(_ON_THE_WAY) and "<locals>" not in code.co_qualname:
+            found = code.co_qualname
+        frame = frame.f_back
+    return found
+
+
+# Between a call and the function that it is of: methods of tensors, overrides, the call of a module.
+_ON_THE_WAY = tuple(os.sep + name.replace("/", os.sep) for name in ("_tensor.py", "overrides.py", "modules/module.py", "_ops.py"))
 
 
 def code_of(func: Any) -> Any:

@@ -26,7 +26,7 @@ from ..core.level import (
     no_plan,
     user_stopped_gradient,
 )
-from ..core.source import source_line, warn
+from ..core.source import source_line, source_place, torch_call, warn
 from ..core.strides import move_offset, run_strided
 from ..core.torch_private import NoFunction, make_wrapper, no_function
 from ..core.traced import NO_PLAN, NeedsGraph, Traced, copy_lazy_bits, wrap_like
@@ -412,16 +412,18 @@ class DualLevel(Level):
     def lose(self, how: str, what: str = "reads a differentiated value as a Python number") -> None:
         """Say that a derivative is lost here."""
         THREAD.unrepeatable += 1
-        where = source_line()
-        text = f"{how} at {where} {what}: its derivative is lost. Stay with tensors that have one, or say `.detach()` first."
+        where, inside = source_line(), torch_call()
+        how = f"{how} in torch's `{inside}`, called at {where}," if inside else f"{how} at {where}"
+        text = f"{how} {what}: its derivative is lost. Stay with tensors that have one, or say `.detach()` first."
         if self.strict:
             raise DerivativeLostError(text)
-        if where not in _LOST:
+        place = source_place()
+        if place not in _LOST:
             warn(text, DerivativeLost)
-            _LOST.add(where)
+            _LOST.add(place)
 
 
-_LOST: set[str] = set()
+_LOST: set[tuple[str, int]] = set()  # lines of which it was said
 
 
 class KeywordTangents(list):
