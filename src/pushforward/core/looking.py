@@ -19,8 +19,8 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 SMALL = 1 << 16  # elements
 
 
-def visible(values: Any) -> bool:
-    """Whether the numbers of some values can be looked at, without waiting and without anybody recording it."""
+def visible(values: Any, *, wait: bool = False) -> bool:
+    """Whether the numbers of some values can be looked at, without waiting (but with `wait`) and without anybody recording it."""
     for k in range(THREAD.recorders, mode_count()):
         if not isinstance(mode_at(k), Level):
             return False
@@ -29,7 +29,7 @@ def visible(values: Any) -> bool:
     for x in values:
         while isinstance(x, Traced):
             x = x._below()  # pyright: ignore[reportAttributeAccessIssue]
-        if type(x) not in _PLAIN or not x.is_cpu:
+        if type(x) not in _PLAIN or not (x.is_cpu or (wait and not x.is_meta)):
             return False
     return True
 

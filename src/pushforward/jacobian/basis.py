@@ -8,7 +8,7 @@ import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.torch_private import NoFunction
+from ..core.torch_private import NoFunction, no_modes
 from ..core.words import instead, kind, name_of
 from ..reverse import argument_positions, chosen_paths, differentiable
 
@@ -32,6 +32,22 @@ def basis(leaves: list[Tensor], start: int, stop: int) -> list[Tensor]:
             out.append(rows.view(stop - start, *x.shape))
             offset += n
         return out
+
+
+_PROBES: dict[torch.device, torch.Generator] = {}
+
+
+def random_direction(leaves: list[Any], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Random tensors like the inputs, or of one type; the user's generators stay as they are."""
+    made = []
+    for x in leaves:
+        generator = _PROBES.get(x.device)
+        if generator is None:
+            generator = _PROBES[x.device] = torch.Generator(x.device)
+            generator.seed()
+        with no_modes():  # to a program that is being recorded, and to levels, they are constants
+            made.append(torch.randn(x.shape, dtype=dtype or x.dtype, device=x.device, generator=generator))
+    return made
 
 
 def chosen_inputs(

@@ -22,11 +22,12 @@ from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import mode_count
 from ..core.traced import NO_PLAN
-from ..core.words import check_function, with_aux
+from ..core.words import check_function, kind, name_of, with_aux
 from ..forward.jvp import checked, directional, jvp
-from ..reverse import differentiable, grad, recorded_vjp
+from ..reverse import chosen_paths, differentiable, grad, recorded_vjp
 from . import copies
 from .basis import basis, chosen_inputs
+from .complex import check_columns, check_rows, is_checked, of_dtype, row_puller, turned
 
 Tensor = torch.Tensor
 
@@ -109,6 +110,8 @@ def jacfwd(
                 result, aux = with_aux("jacfwd", func, result)
             outs, found["spec"] = tree.flat(result)
             found["tensors"] = [isinstance(o, Tensor) for o in outs]
+            if True not in found["tensors"]:
+                found["returned"] = kind(result)
             return [o for o in outs if isinstance(o, Tensor)], aux
 
         def push(*directions: Tensor) -> Any:
@@ -118,15 +121,27 @@ def jacfwd(
             flat, found["aux_spec"] = tree.flat(aux)
             return moved, flat
 
+        total = sum(x.numel() for x in leaves)
+        probe = turned(leaves) if is_checked(leaves) else None  # one more direction
+
         def columns(start: int, stop: int) -> list[Tensor]:
+            directions = basis(leaves, min(start, total), min(stop, total))
+            if probe is not None and stop > total:
+                directions = [torch.cat([d, p[None]]) for d, p in zip(directions, probe, strict=True)]
             if not has_aux:
-                return over_rows(push, basis(leaves, start, stop), randomness)
-            moved, aux = vmap(push, out_dims=(0, FIRST), randomness=randomness)(*basis(leaves, start, stop))
+                return over_rows(push, directions, randomness)
+            moved, aux = vmap(push, out_dims=(0, FIRST), randomness=randomness)(*directions)
             found["aux"] = aux
             return moved
 
-        total = sum(x.numel() for x in leaves)
-        moved = in_chunks(columns, total, chunk_size)
+        moved = in_chunks(columns, total + (probe is not None), chunk_size)
+        check_tensors("jacfwd", func, found)
+        if probe is not None:
+            path = complex_path(leaves, args, positions)
+            for k, m in enumerate(moved):
+                moved[k] = m[:-1]
+                if m.is_floating_point() or m.is_complex():
+                    check_columns("jacfwd", func, path, moved[k], probe, m[-1])
         blocks = []
         sizes = [x.numel() for x in leaves]
         for m in moved:
@@ -141,6 +156,22 @@ def jacfwd(
         return (made, tree.unflatten(found["aux"], found["aux_spec"])) if has_aux else made
 
     return wrapped
+
+
+def check_tensors(what: str, func: Any, found: dict[str, Any]) -> None:
+    """The function has returned a tensor, or nothing at all.
+
+    Raises:
+        ArgumentError: only other things.
+    """
+    if found["tensors"] and True not in found["tensors"]:
+        msg = f"{what}({name_of(func)}): the function must return a tensor, but returned {found['returned']}"
+        raise ArgumentError(msg)
+
+
+def complex_path(leaves: list[Tensor], args: Any, positions: tuple[int, ...]) -> str:
+    """How the caller would write the first complex input."""
+    return chosen_paths(args, positions)[next(k for k, x in enumerate(leaves) if x.is_complex())]
 
 
 def assembled(blocks: list[list[Tensor]], found: dict[str, Any], spec: Any, argnums: Any) -> Any:
@@ -201,6 +232,8 @@ def jacrev(
                 result, aux = with_aux("jacrev", func, result)
             outs, found["spec"] = tree.flat(result)
             found["tensors"] = [isinstance(o, Tensor) for o in outs]
+            if True not in found["tensors"]:
+                found["returned"] = kind(result)
             return [o for o in outs if isinstance(o, Tensor)], aux
 
         known = 0 if has_aux or chunk_size is not None else copies.known_outputs(func, leaves)
@@ -210,12 +243,11 @@ def jacrev(
                 rows, shapes = tried
                 return assembled(cut_rows(rows, shapes, leaves), found, spec, argnums)
         outs, pull, aux, kept = recorded_vjp(of_inputs, tuple(leaves), True)
+        check_tensors("jacrev", func, found)
         quiet = not kept and alone()
         smooth = [k for k, o in enumerate(outs) if differentiable(o)]
         if known is None:
             copies.remember_outputs(func, leaves, outs)
-
-        turned = any(outs[k].is_complex() for k in smooth)
 
         def pulled(*cotangents: Tensor) -> tuple[Tensor, ...]:
             if len(smooth) == len(outs):
@@ -225,19 +257,9 @@ def jacrev(
                 full[k] = c
             return pull(full)
 
-        def pulled_complex(*cotangents: Tensor) -> tuple[Tensor, ...]:
-            """A cotangent u gives Re(conj(J) u) for real inputs, conj(J) u for complex ones: put J together."""
-            real = pulled(*cotangents)
-            if not any(not x.is_complex() for x in leaves):
-                return tuple(g.conj() for g in real)
-            imag = pulled(*[c * 1j if c.is_complex() else torch.zeros_like(c) for c in cotangents])
-            return tuple(
-                g.conj() if x.is_complex() else torch.complex(g, h) for g, h, x in zip(real, imag, leaves, strict=True)
-            )
-
         chosen = [outs[k] for k in smooth]
         total = sum(o.numel() for o in chosen)
-        pull_rows = pulled_complex if turned else pulled
+        pull_rows = row_puller(pulled, chosen, leaves)
 
         def rows_of(start: int, stop: int) -> list[Tensor]:
             if stop - start == 1 or (total <= FEW and sum(o.numel() for o in (*outs, *leaves)) <= SMALL):
@@ -250,16 +272,16 @@ def jacrev(
             found = pulled_rows(pull_rows, seeds) if quiet else None
             return list(over_rows(pull_rows, seeds, "same")) if found is None else found
 
+        if chosen and is_checked(leaves):
+            check_rows("jacrev", func, complex_path(leaves, args, positions), pulled, chosen, leaves)
         rows = in_chunks(rows_of, total, chunk_size) if total else [x.new_zeros((0, *x.shape)) for x in leaves]
         by_output: dict[int, list[Tensor]] = {}
         sizes = [o.numel() for o in chosen]
         cut = [r.split(sizes) if len(sizes) > 1 else (r,) for r in rows]
         for j, k in enumerate(smooth):
-            by_output[k] = [c[j].reshape((*outs[k].shape, *x.shape)) for c, x in zip(cut, leaves, strict=True)]
-            if turned and not outs[k].is_complex():
-                by_output[k] = [
-                    b.conj() if x.is_complex() else b.real for b, x in zip(by_output[k], leaves, strict=True)
-                ]
+            by_output[k] = [
+                of_dtype(c[j].reshape((*outs[k].shape, *x.shape)), outs[k], x) for c, x in zip(cut, leaves, strict=True)
+            ]
         blocks = [by_output.get(k) or [x.new_zeros((*o.shape, *x.shape)) for x in leaves] for k, o in enumerate(outs)]
         made = assembled(blocks, found, spec, argnums)
         return (made, aux) if has_aux else made

@@ -12,10 +12,12 @@ from ..core.errors import ArgumentError
 from ..core.words import name_of
 from ..sparsity.csr import Pattern
 from ..sparsity.detect import Detected
+from .basis import random_direction
 from .colouring import Colouring
+from .complex import check_columns, is_checked, of_dtype, refuse_where, turned
 from .compress import Block, cut_blocks, gather_index
 from .cost import Candidate, Measured
-from .passes import Passes, one_hot, random_direction
+from .passes import Passes, one_hot
 from .problem import Problem
 
 Tensor = torch.Tensor
@@ -207,7 +209,11 @@ class JacobianPlan:
         problem = old.at(args, kwargs)
         wanted = self.verify and (not self._verified or not self.trusted) if verify is None else verify
         passes = Passes(problem, self.progress())
-        if self.mode == "narrow":
+        if not self.m:  # integers, or nothing at all
+            with passes.draws:
+                passes.keep(*problem.of_inputs(*[x.detach() for x in problem.leaves]))
+            blocks = cut_dense(problem, problem.leaves[0].new_zeros((0, self.n)))
+        elif self.mode == "narrow":
             blocks = self.through_cut(passes, check=wanted)
             self._verified = self._verified or wanted
         elif self.colouring is None:
@@ -236,7 +242,24 @@ class JacobianPlan:
         else:
             outs = self.outs_smooth()
             matrix = passes.reverse(lambda a, b: one_hot(None, outs, a, b), self.m, chunk)
+        if is_checked(leaves):
+            self.check_complex(passes, matrix)
         return cut_dense(problem, matrix)
+
+    def check_complex(self, passes: Passes, matrix: Tensor) -> None:
+        """Compare J (i v) with forward mode for one random real v, where inputs are complex.
+
+        Raises:
+            ArgumentError: they differ.
+        """
+        from ..forward.jvp import jvp
+
+        problem = passes.problem
+        direction = turned(problem.leaves)
+        with passes.draws:
+            moved = jvp(lambda *inputs: problem.of_inputs(*inputs)[0], tuple(problem.leaves), tuple(direction))[1]
+        flat = torch.cat([t.reshape(-1) for t in moved if t.is_floating_point() or t.is_complex()])
+        check_columns(problem.what, problem.func, problem.complex_path, matrix.T.detach(), direction, flat.detach())
 
     def through_cut(self, passes: Passes, *, check: bool) -> list[list[Tensor]]:
         """Blocks from the two parts of a function that narrows inside; `check` compares one random product."""
@@ -313,7 +336,7 @@ class JacobianPlan:
 
             product = passes.forward(seeds, colouring.forward + extra, chunk, turned=False)
             if check:
-                probe = torch.cat([d.reshape(-1).to(product.dtype) for d in direction]), product[-1]
+                probe = torch.cat([d.reshape(-1) for d in direction]), product[-1]
                 product = product[:-1]
             parts.append(product.reshape(-1))
         if colouring.reverse:
@@ -393,10 +416,12 @@ class JacobianPlan:
             vector, wanted = (t.detach() for t in probe)
             rows = torch.from_numpy(pattern.rows).to(values.device)
             terms = values.detach() * vector[torch.from_numpy(pattern.indices).to(values.device)]
-            got = torch.zeros_like(wanted).index_add_(0, rows, terms.to(wanted.dtype))
+            got = torch.zeros_like(wanted, dtype=torch.promote_types(wanted.dtype, terms.dtype)).index_add_(0, rows, terms)
             scale = torch.zeros_like(wanted).index_add_(0, rows, terms.abs().to(wanted.dtype)).abs() + wanted.abs()
             bad = (got - wanted).abs() > scale * torch.finfo(wanted.dtype).eps ** 0.5
             bad &= got.isfinite() & wanted.isfinite()
+        if any(x.is_complex() for x in problem.leaves):
+            refuse_where(bad, problem.what, problem.func, problem.complex_path)
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
             msg = (
@@ -447,7 +472,7 @@ def cut_dense(problem: Problem, matrix: Tensor) -> list[list[Tensor]]:
             continue
         row = next(rows)
         parts = row.split(widths, 1) if len(widths) > 1 else [row]
-        out.append([p.reshape((*o.shape, *x.shape)) for p, x in zip(parts, problem.leaves, strict=True)])
+        out.append([of_dtype(p.reshape((*o.shape, *x.shape)), o, x) for p, x in zip(parts, problem.leaves, strict=True)])
     return out
 
 

@@ -17,9 +17,10 @@ from ..batch.repeat import OneDraw
 from ..batch.rows import alone, pulled_rows
 from ..batch.vmap import vmap
 from ..batch.work import FIRST
-from ..core.torch_private import NoFunction, no_modes
+from ..core.torch_private import NoFunction
 from ..forward.jvp import jvp
 from ..reverse import recorded_vjp
+from .complex import row_puller
 from .problem import Problem
 
 Tensor = torch.Tensor
@@ -45,22 +46,6 @@ def one_hot(colours: Tensor | None, leaves: list[Tensor], start: int, stop: int)
             out.append(seeds.view(stop - start, *x.shape))
             offset += k
     return out
-
-
-_PROBES: dict[torch.device, torch.Generator] = {}
-
-
-def random_direction(leaves: list[Tensor]) -> list[Tensor]:
-    """Random tensors like the inputs; the user's generators stay as they are."""
-    made = []
-    for x in leaves:
-        generator = _PROBES.get(x.device)
-        if generator is None:
-            generator = _PROBES[x.device] = torch.Generator(x.device)
-            generator.seed()
-        with no_modes():  # to a program that is being recorded, and to levels, they are constants
-            made.append(torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator))
-    return made
 
 
 class Passes:
@@ -108,11 +93,13 @@ class Passes:
             full = [next(given) if o.is_floating_point() or o.is_complex() else torch.zeros_like(o) for o in outs]
             return pull(full)
 
+        pull_rows = row_puller(pulled, [o for o in outs if o.is_floating_point() or o.is_complex()], problem.leaves)
+
         def run(start: int, stop: int) -> Tensor:
             given = seeds(start, stop)
-            rows = pulled_rows(pulled, given) if quiet else None
+            rows = pulled_rows(pull_rows, given) if quiet else None
             if rows is None:
-                rows = vmap(pulled, randomness="same")(*given)
+                rows = vmap(pull_rows, randomness="same")(*given)
             flat = [t.reshape(stop - start, math.prod(t.shape[1:])) for t in rows]
             return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 

@@ -15,7 +15,7 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.words import kind, name_of, with_aux
 from ..reverse import differentiable
-from .dense import chosen_inputs
+from .dense import chosen_inputs, complex_path
 
 Tensor = torch.Tensor
 
@@ -72,6 +72,11 @@ class Problem:
     def smooth(self) -> list[Tensor]:
         """The outputs that have a derivative."""
         return [o for o in self.outs if differentiable(o)]
+
+    @property
+    def complex_path(self) -> str:
+        """How the caller would write the first complex input."""
+        return complex_path(self.leaves, self.args, self.positions)
 
     def of_inputs(self, *inputs: Tensor) -> tuple[list[Tensor], Any]:
         """The output tensors for other inputs, and the aux; keeps the output's structure."""
