@@ -7,13 +7,13 @@ with pf.forward_ad.dual_level():
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .core.errors import ArgumentError, TransformError
 from .core.level import THREAD
-from .core.words import instead, kind
+from .core.words import instead, is_number, kind
 from .forward.level import Dual, DualLevel, wrap_input
 
 Tensor = torch.Tensor
@@ -55,6 +55,14 @@ def _innermost() -> DualLevel:
     raise TransformError(msg)
 
 
+def checked_level(what: str, level: Any) -> DualLevel | None:
+    """`level` is None or what `with dual_level() as level` gives."""
+    if level is not None and not isinstance(level, DualLevel):
+        msg = f"{what}: level is {kind(level)}; it must be None or the level of `with pf.forward_ad.dual_level() as level`"
+        raise ArgumentError(msg)
+    return level
+
+
 def make_dual(primal: Tensor, tangent: Tensor, *, level: DualLevel | None = None) -> Tensor:
     """A dual number of the innermost level (or of `level`).
 
@@ -70,11 +78,12 @@ def make_dual(primal: Tensor, tangent: Tensor, *, level: DualLevel | None = None
         ...     pf.forward_ad.unpack_dual(d.exp()).tangent
         tensor([2.7183, 2.7183])
     """
-    level = level or _innermost()
+    level = checked_level("make_dual", level) or _innermost()
     primal, tangent = (x._primal if type(x) is Dual and x._level is level else x for x in (primal, tangent))
     if not isinstance(primal, Tensor) or not isinstance(tangent, Tensor):
-        other = instead(primal if not isinstance(primal, Tensor) else tangent)
-        msg = f"make_dual: the primal is {kind(primal)}, the tangent {kind(tangent)}; both must be tensors: {other}"
+        name, other = ("tangent", tangent) if isinstance(primal, Tensor) else ("primal", primal)
+        how = f": {instead(other)}" if is_number(other) else ""
+        msg = f"make_dual: the {name} is {kind(other)}; primal and tangent must be tensors{how}"
         raise ArgumentError(msg)
     if primal.shape != tangent.shape or primal.dtype != tangent.dtype or primal.device != tangent.device:
         msg = (
@@ -97,11 +106,14 @@ def unpack_dual(tensor: Tensor, *, level: DualLevel | None = None) -> UnpackedDu
         ...     pf.forward_ad.unpack_dual(torch.ones(1))
         UnpackedDualTensor(primal=tensor([1.]), tangent=None)
     """
-    level = level or _innermost()
+    if not isinstance(tensor, Tensor):
+        msg = f"unpack_dual: tensor must be a tensor, but is {kind(tensor)}"
+        raise ArgumentError(msg)
+    given = checked_level("unpack_dual", level)
     if type(tensor) is Dual:
         if not tensor._level.alive:
             tensor._escaped(torch.ops.aten.alias.default, (), {})
-        if tensor._level is level:
+        if tensor._level is (given or _innermost()):
             return UnpackedDualTensor(tensor._primal, tensor._tangent)
     return UnpackedDualTensor(tensor, None)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .core.errors import ArgumentError
+from .core.words import check_module, instead, kind
 
 Tensor = torch.Tensor
 
@@ -44,7 +45,12 @@ def functional_call(
         >>> pf.functional_call(layer, {"weight": torch.ones(1, 2)}, (torch.ones(2),))
         tensor([2.])
     """
+    check_module("functional_call", "module", module)
     given = merged(parameter_and_buffer_dicts)
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            msg = f"functional_call: {name!r} must be a tensor, but is {kind(value)}; {instead(value)}"
+            raise ArgumentError(msg)
     args = () if args is None else args if isinstance(args, tuple) else (args,)
     if not return_buffers:
         with replaced(module, given, tie_weights=tie_weights, strict=strict):
@@ -61,7 +67,10 @@ def merged(dicts: Any) -> dict[str, Tensor]:
     if isinstance(dicts, dict):
         return dicts
     if not isinstance(dicts, Sequence) or not all(isinstance(d, dict) for d in dicts):
-        msg = f"functional_call: parameter_and_buffer_dicts must be a dict or a tuple of dicts, but is a {type(dicts).__name__}"
+        msg = (
+            f"functional_call: parameter_and_buffer_dicts must be a dict or a tuple of dicts, but is {kind(dicts)}; write "
+            "dict(module.named_parameters())"
+        )
         raise ArgumentError(msg)
     out: dict[str, Tensor] = {}
     for d in dicts:
@@ -152,6 +161,7 @@ def frozen_statistics(model: torch.nn.Module, use: str = "running") -> Iterator[
         ...     pf.vmap(pf.grad(loss))(torch.ones(5, 3)).shape
         torch.Size([5, 3])
     """
+    check_module("frozen_statistics", "model", model)
     if use not in ("running", "batch"):
         msg = f"frozen_statistics: use is {use!r}; it must be 'running' or 'batch'"
         raise ArgumentError(msg)
@@ -201,6 +211,11 @@ def stack_module_state(models: Sequence[torch.nn.Module]) -> tuple[dict[str, Ten
         >>> pf.vmap(lambda p: pf.functional_call(nets[0], p, (x,)))(params).shape
         torch.Size([4, 3])
     """
+    if not isinstance(models, (list, tuple, torch.nn.ModuleList)):
+        msg = f"stack_module_state: models must be a list of modules, but is {kind(models)}; write stack_module_state([model, ...])"
+        raise ArgumentError(msg)
+    for k, m in enumerate(models):
+        check_module("stack_module_state", f"models[{k}]", m)
     if not models:
         msg = "stack_module_state: no models were given"
         raise ArgumentError(msg)

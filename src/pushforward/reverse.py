@@ -25,7 +25,7 @@ from .core.opaque import opaque
 from .core.torch_private import NoDispatch, NoFunction, mode_count, nodes_made
 from .core.traced import NO_PLAN, NeedsGraph
 from .core.untaken import run_backward
-from .core.words import check_function, kind, name_of, with_aux, without_derivative
+from .core.words import check_argnums, check_function, kind, name_of, with_aux, without_derivative
 from .forward import gradient as tangentwise
 from .forward.level import Dual
 from .ops.safe import nested_reverse
@@ -217,6 +217,7 @@ def argument_positions(func: Any, argnums: Any, args: tuple[Any, ...], what: str
     def refused(why: str) -> ArgumentError:
         return ArgumentError(f"{what}({name_of(func)}, argnums={argnums!r}): {why}")
 
+    check_argnums(what, func, argnums)
     if not asked:
         raise refused("argnums is empty; name at least one argument")
     out = []
@@ -226,8 +227,6 @@ def argument_positions(func: Any, argnums: Any, args: tuple[Any, ...], what: str
             if a not in names:
                 raise refused(f"there is no parameter {a!r}; there are {', '.join(names)}")
             a = names.index(a)
-        elif not isinstance(a, int) or isinstance(a, bool):
-            raise refused(f"argnums must be an int, a parameter's name, or a tuple of them, but is {kind(a)}")
         if not -len(args) <= a < len(args):
             raise refused(
                 f"argument {a!r} is out of range; {len(args)} positional arguments were given (an argument to differentiate by "
@@ -254,6 +253,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = F
         (tensor([2., 2.]), tensor(2.))
     """
     check_function("grad_and_value", func, "grad_and_value(f)(x)")
+    check_argnums("grad_and_value", func, argnums)
     asked = calls.Asked(grad_and_value, argnums=argnums, has_aux=has_aux)
 
     @calls.returned
@@ -389,6 +389,7 @@ def grad(func: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> C
         tensor([2., 4.])
     """
     check_function("grad", func, "grad(f)(x)")
+    check_argnums("grad", func, argnums)
     asked = calls.Asked(grad, argnums=argnums, has_aux=has_aux)
 
     @calls.returned

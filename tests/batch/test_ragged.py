@@ -106,7 +106,7 @@ def test_a_ragged_batch_as_other_things():
 
 
 def test_what_is_no_ragged_batch():
-    with pytest.raises(pf.ArgumentError, match="element 1 is a int"):
+    with pytest.raises(pf.ArgumentError, match="element 1 is an int, not a tensor"):
         pf.ragged([torch.ones(2), 3])
     with pytest.raises(pf.ArgumentError, match=r"element 1 has dtype torch\.float64"):
         pf.ragged([torch.ones(2), torch.ones(2, dtype=D)])

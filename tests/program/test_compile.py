@@ -264,7 +264,7 @@ def test_errors_are_the_functions_own():
 def test_arguments_of_compile_are_checked():
     with pytest.raises(pf.ArgumentError, match="backend"):
         pf.compile(energy, backend="fast")
-    with pytest.raises(pf.ArgumentError, match="callable"):
+    with pytest.raises(pf.ArgumentError, match="fn must be a function"):
         pf.compile(3)
     with pytest.raises(pf.ArgumentError, match="dynamic"):
         pf.compile(energy, dynamic="yes")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
+from ..core.words import instead, kind
 from .report import Padding, reports
 
 Tensor = torch.Tensor
@@ -193,10 +194,13 @@ def ragged(tensors: Any) -> Ragged:
         >>> pf.vmap(torch.sum)(pf.ragged([torch.ones(2), torch.ones(5)]))
         tensor([2., 5.])
     """
+    if not isinstance(tensors, Iterable) or isinstance(tensors, (str, dict)):
+        msg = f"ragged: tensors must be a list of tensors, but is {kind(tensors)}; write ragged([x, y, ...])"
+        raise ArgumentError(msg)
     rows = list(tensors.unbind()) if isinstance(tensors, Tensor) else list(tensors)
     for k, r in enumerate(rows):
         if not isinstance(r, Tensor):
-            msg = f"ragged: element {k} is a {type(r).__name__}, not a tensor"
+            msg = f"ragged: element {k} is {kind(r)}, not a tensor; {instead(r)}"
             raise ArgumentError(msg)
         for what in ("dtype", "device"):
             if getattr(r, what) != getattr(rows[0], what):

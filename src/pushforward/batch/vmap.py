@@ -15,7 +15,7 @@ from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
 from ..core.traced import NO_PLAN, NeedsGraph
-from ..core.words import check_function, name_of
+from ..core.words import MOST, check_function, instead, is_number, kind, name_of, short
 from ..ops import families as _families  # noqa: F401  (fills the table)
 from . import fast as _fast  # noqa: F401  (registers the short ways)
 from . import fast_answers as _fast_answers  # noqa: F401  (registers those of questions)
@@ -80,10 +80,12 @@ def vmap(
         tensor([ 3., 12., 21., 30.])
     """
     check_function("vmap", func, "vmap(f)(xs)")
+    check_dims(func, "in_dims", in_dims)
+    check_dims(func, "out_dims", out_dims)
     if randomness not in _RANDOMNESS:
         msg = f"vmap: randomness is {randomness!r}; it must be one of {', '.join(map(repr, _RANDOMNESS))}"
         raise ArgumentError(msg)
-    if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size <= 0):
+    if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size <= 0):
         msg = f"vmap: chunk_size is {chunk_size!r}; it must be None or a positive int"
         raise ArgumentError(msg)
 
@@ -126,6 +128,26 @@ def vmap(
         return ran(settings, leaves, spec, dims, size)
 
     return mapped
+
+
+def check_dims(func: Any, name: str, dims: Any) -> None:
+    """`in_dims` or `out_dims` is an int, None, or a pytree of them.
+
+    Raises:
+        ArgumentError: there is something else in it.
+    """
+    if dims is None or type(dims) is int:
+        return
+    if type(dims) in (tuple, list) and all([d is None or type(d) is int for d in dims]):
+        return
+    for d in tree.leaves(dims):
+        if d is not None and (not isinstance(d, int) or isinstance(d, bool)):
+            given = f"is {kind(d)}" if d is dims else f"holds {short(d)}, {kind(d)}"
+            msg = (
+                f"vmap({name_of(func)}, {name}={short(dims)}): {name} must be an int, None, or a pytree of them like the "
+                f"{'inputs' if name == 'in_dims' else 'output'}, but {given}; write vmap(f)(xs)"
+            )
+            raise ArgumentError(msg)
 
 
 def ran(settings: Settings, leaves: list[Any], spec: Any, dims: list[Any], size: int) -> Any:
@@ -184,13 +206,6 @@ def flat_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any) -> tuple[list[A
     else:
         leaves, spec = tree.flat((args, kwargs))
         n = len(tree.leaves(kwargs))
-        if not isinstance(in_dims, (int, tuple, list, dict)) and in_dims is not None:
-            msg = (
-                f"vmap({name_of(func)}, in_dims={in_dims!r}): in_dims must be an int, None, or a pytree "
-                f"that matches the "
-                f"arguments, but is a {type(in_dims).__name__}"
-            )
-            raise ArgumentError(msg)
         whole = args[0] if isinstance(in_dims, dict) and len(args) == 1 else args
         spread = tree.broadcast_prefix(in_dims, whole, is_leaf=lambda d: d is None or isinstance(d, int))
         if spread is None:
@@ -254,9 +269,12 @@ def batch_size(func: Any, in_dims: Any, args: Any, kwargs: Any, leaves: list[Any
             elif n != size:
                 raise sizes_differ(func, in_dims, args, kwargs, leaves, dims)
     if size is None:
+        others = [k for k, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
+        told = ", ".join(f"{input_path(args, kwargs, k)} is {kind(leaves[k])}" for k in others[:MOST])
+        hint = next((f"; {instead(leaves[k])}" for k in others if is_number(leaves[k])), "")
         msg = (
             f"vmap({name_of(func)}, in_dims={in_dims!r})(<inputs>): no input is mapped; at least one "
-            f"tensor needs an in_dim that is not None"
+            f"tensor needs an in_dim that is not None{f' ({told}{hint})' if told else ''}"
         )
         raise ArgumentError(msg)
     return size

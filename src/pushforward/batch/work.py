@@ -425,10 +425,10 @@ def moved(settings: Settings, o: Any, d: Any, own: tuple[Any, Any]) -> Any:
 def spread_out_dims(settings: Settings, value: Any, outs: list[Any]) -> list[Any]:
     """One out_dim for each output leaf."""
     dims = settings.out_dims
-    if isinstance(dims, (tuple, list)) and len(outs) == 1 and len(dims) == 1 and isinstance(value, Tensor):
+    if isinstance(dims, (tuple, list)) and len(dims) == 1 and isinstance(value, Tensor) and isinstance(dims[0], (int, type(None))):
         return [dims[0]]
     spread = tree.broadcast_prefix(dims, value, is_leaf=lambda d: d is None or isinstance(d, int))
-    if spread is None:
+    if spread is None or len(spread) != len(outs):
         msg = (
             f"vmap({name_of(settings.func)}, out_dims={dims!r}): out_dims does not match the structure of "
             f"the output; it has "

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ..core import tree
 from ..core.errors import ArgumentError
-from ..core.words import check_function, without_derivative
+from ..core.words import check_function, kind, without_derivative
 from .curve import Curve, curve
 from .diagnose import error_line
 from .order import Order, not_finite
@@ -65,7 +65,11 @@ def check(
         >>> report.ok, report.findings[0].kind, report.findings[0].operator
         (False, 'lost-derivative', '.detach()')
     """
+    modes = (modes,) if isinstance(modes, str) or not isinstance(modes, Iterable) else tuple(modes)
     unknown = [m for m in modes if m not in MODES]
+    if not isinstance(seed, int):
+        msg = f"check: seed is {seed!r}; it must be an int"
+        raise ArgumentError(msg)
     if unknown or not modes or not isinstance(order, int) or order < 1:
         given = f"modes={list(modes)!r} and order={order!r} were given"
         msg = f"check: modes are among {list(MODES)} and order is a positive int; {given}"
@@ -75,6 +79,13 @@ def check(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Examination(func, tuple(primals), tangents, cotangents, tuple(modes), seed).run(order)
+
+
+def without_outputs(subject: Subject) -> Finding:
+    """The finding for a function whose output has no derivative: of integers it is zero, of anything else it is lost."""
+    text = f"the function returns no floating-point tensor, but {kind(subject.returned)}: there is no derivative to check"
+    wrong = not any(isinstance(o, Tensor) for o in tree.leaves(subject.returned))
+    return Finding("lost-derivative", subject.name, "its return", (), text, wrong=wrong)
 
 
 class Examination:
@@ -124,6 +135,9 @@ class Examination:
         subject = self.wide() if dtype is not None else self.given
         direction = self.direction(subject)
         value = subject.values(subject.point)
+        if not value:
+            report.findings.append(without_outputs(subject))
+            return
         cotangents = self.weights(value)
         if not all(bool(torch.isfinite(v).all()) for v in value):
             report.findings.append(not_finite(subject.name, lambda: subject.values(subject.point), "value", ()))
@@ -191,6 +205,9 @@ class Examination:
             raise ArgumentError(msg)
         chosen = [t for x, t in zip(leaves, flat, strict=True) if differentiable(x)]
         for x, t, path in zip(subject.point, chosen, subject.names, strict=False):
+            if t is not None and not isinstance(t, Tensor):
+                msg = f"check({self.given.name}): {path} is {kind(x)}, its tangent {kind(t)}; a tangent is a tensor of that shape"
+                raise ArgumentError(msg)
             if t is not None and x.shape != t.shape:
                 msg = (
                     f"check({self.given.name}): {path} has shape {list(x.shape)}, its tangent {list(t.shape)}; "
@@ -204,6 +221,10 @@ class Examination:
         """The cotangents given, or random ones."""
         if self.cotangents is None:
             return [self.normal(v) for v in value]
+        for c in tree.leaves(self.cotangents):
+            if not isinstance(c, Tensor):
+                msg = f"check({self.given.name}): among the cotangents is {kind(c)}; they are tensors of the outputs' shapes"
+                raise ArgumentError(msg)
         flat = [c for c in tree.leaves(self.cotangents) if differentiable(c)]
         if [c.shape for c in flat] != [v.shape for v in value]:
             shapes = [list(c.shape) for c in flat], [list(v.shape) for v in value]

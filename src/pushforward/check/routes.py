@@ -24,7 +24,7 @@ import torch
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.torch_private import TorchDispatchMode
-from ..core.words import check_function, name_of, without_derivative
+from ..core.words import check_function, kind, name_of, without_derivative
 from ..forward.jvp import checked, jvp
 from .differences import STEP, base_step, best, central, gap
 from .observe import tensors
@@ -207,7 +207,7 @@ def routes(
             for x in leaves
         ]
         tangents = tree.unflatten(drawn, spec)
-    _, _, flat, _ = checked(func, primals, tangents)
+    _, _, flat, _ = checked(func, primals, tangents, "routes")
     places = [k for k, (x, t) in enumerate(zip(leaves, flat, strict=True)) if differentiable(x) and t is not None]
     xs, vs = tuple(leaves[k].detach() for k in places), tuple(flat[k].detach() for k in places)
 
@@ -217,6 +217,10 @@ def routes(
             full[k] = x
         return tuple(o for o in tree.leaves(func(*tree.unflatten(full, spec))) if differentiable(o))
 
+    if not of_leaves(*xs):
+        returned = func(*primals)
+        msg = f"routes({name_of(func)}): the function must return a floating-point tensor, but returned {kind(returned)}"
+        raise ArgumentError(msg)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return measured(func, primals, of_leaves, xs, vs, places, steps, rounds)

@@ -69,6 +69,7 @@ class Subject:
         self.name = name
         self.calls = 0
         self.output_names: list[str] = []
+        self.returned: Any = None  # the result, where nothing in it has a derivative
         self.wide_mode = False
         self.before: Callable[[], None] = lambda: None  # puts back what an earlier call changed outside
 
@@ -78,6 +79,8 @@ class Subject:
         result = self.function(*leaves)
         outs, _ = tree.flat(result)
         keep = [k for k, o in enumerate(outs) if differentiable(o)]
+        if not keep:
+            self.returned = result
         if not self.output_names:
             paths = tree.paths(result, "output")
             self.output_names = [paths[k] for k in keep]

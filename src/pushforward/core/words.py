@@ -58,15 +58,49 @@ def without_derivative(leaves: list[Any], paths: list[str]) -> str:
     return f"{told}{', …' if len(leaves) > MOST else ''}; {instead(leaves[0])}"
 
 
-def check_function(what: str, func: Any, written: str) -> None:
-    """`func` can be called; `written`: how the call of the transform is written.
+def check_function(what: str, func: Any, written: str, name: str = "func") -> None:
+    """A function, the argument of this name, can be called; `written`: how the call of the transform is written.
 
     Raises:
         ArgumentError: it cannot.
     """
     if not callable(func):
-        msg = f"{what}: func must be a function (or a module), but is {kind(func)}; write {written}"
+        msg = f"{what}: {name} must be a function (or a module), but is {kind(func)}; write {written}"
         raise ArgumentError(msg)
+
+
+def check_argnums(what: str, func: Any, argnums: Any) -> None:
+    """`argnums` are ints and names of parameters.
+
+    Raises:
+        ArgumentError: there is something else among them.
+    """
+    if type(argnums) is int:
+        return
+    for a in argnums if isinstance(argnums, (tuple, list)) else (argnums,):
+        if isinstance(a, (int, str)) and not isinstance(a, bool):
+            continue
+        msg = (
+            f"{what}({name_of(func)}, argnums={short(argnums)}): argnums must be an int, a parameter's name, or a tuple of them, but "
+            f"{'is' if a is argnums else 'holds'} {kind(a)}; write {what}(f)(x)"
+        )
+        raise ArgumentError(msg)
+
+
+def check_module(what: str, name: str, module: Any) -> None:
+    """An argument is a module.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if not isinstance(module, torch.nn.Module):
+        msg = f"{what}: {name} must be a torch.nn.Module, but is {kind(module)}"
+        raise ArgumentError(msg)
+
+
+def short(value: Any) -> str:
+    """A value as it is written, but for tensors."""
+    return kind(value) if isinstance(value, Tensor) else repr(value)
 
 
 def with_aux(what: str, func: Any, result: Any) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from ..batch.repeat import undrawn
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
+from ..core.words import check_argnums, check_function
 from ..reverse import argument_positions, grad
 from ..sparsity.detect import Detected, detect
 from . import dense
@@ -156,6 +157,8 @@ def runner(
     func: Any, argnums: Any, mode: str, sparsity: Any, memory: Any, chunk_size: Any, has_aux: bool, what: str
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, Any, Any]]:
     """Jacobian, value and aux of a call: by a plan, or inside of another transform by the plain rule."""
+    check_function(what, func, f"{what}(f)(x)")
+    check_argnums(what, func, argnums)
     check_options(what, mode, sparsity)
     dense.check_chunk(what, chunk_size)
     options = {"mode": mode, "sparsity": sparsity, "memory": memory, "chunk_size": chunk_size, "has_aux": has_aux}
@@ -224,6 +227,8 @@ def hessian(
         >>> h.values().numel()
         1998
     """
+    check_function("hessian", func, "hessian(f)(x)")
+    check_argnums("hessian", func, argnums)
     check_options("hessian", mode, sparsity)
     if sparsity is None and memory is None and mode == "auto":
         return dense.hessian(func, argnums, has_aux=has_aux, chunk_size=chunk_size)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..core.errors import ArgumentError
+from ..core.words import kind
 from ..sparsity.csr import Array, Pattern
 from .colouring import Colouring
 
@@ -110,6 +111,12 @@ def to_scipy(jacobian: Tensor) -> object:
         array([[-1.,  1.,  0.],
                [ 0., -1.,  1.]], dtype=float32)
     """
+    if not isinstance(jacobian, Tensor):
+        msg = f"to_scipy: jacobian must be a tensor, but is {kind(jacobian)}"
+        raise ArgumentError(msg)
+    if jacobian.layout is torch.strided and jacobian.dim() > 2:
+        msg = f"to_scipy: jacobian is {kind(jacobian)}; it must have two dimensions: write jacobian.flatten(...)"
+        raise ArgumentError(msg)
     from scipy.sparse import csr_array
 
     jacobian = jacobian.detach().cpu()

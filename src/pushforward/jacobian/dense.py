@@ -22,7 +22,7 @@ from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.torch_private import mode_count
 from ..core.traced import NO_PLAN
-from ..core.words import check_function, kind, name_of, with_aux
+from ..core.words import check_argnums, check_function, kind, name_of, with_aux
 from ..forward.jvp import checked, directional, jvp
 from ..reverse import chosen_paths, differentiable, grad, recorded_vjp
 from . import copies
@@ -38,7 +38,7 @@ SMALL = 4096  # the tensors have at most so many elements, so that an operator's
 
 def check_chunk(what: str, chunk_size: Any) -> None:
     """`chunk_size` is None or a positive int."""
-    if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size <= 0):
+    if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size <= 0):
         msg = f"{what}: chunk_size is {chunk_size!r}; it must be None or a positive int"
         raise ArgumentError(msg)
 
@@ -85,6 +85,7 @@ def jacfwd(
                 [0., 1.]])
     """
     check_function("jacfwd", func, "jacfwd(f)(x)")
+    check_argnums("jacfwd", func, argnums)
     check_chunk("jacfwd", chunk_size)
 
     asked = calls.Asked(jacfwd, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size, randomness=randomness)
@@ -207,6 +208,7 @@ def jacrev(
         tensor([2., 4.])
     """
     check_function("jacrev", func, "jacrev(f)(x)")
+    check_argnums("jacrev", func, argnums)
     check_chunk("jacrev", chunk_size)
 
     asked = calls.Asked(jacrev, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)
@@ -320,6 +322,7 @@ def hessian(
                 [ 0., 12.]])
     """
     check_function("hessian", func, "hessian(f)(x)")
+    check_argnums("hessian", func, argnums)
     check_chunk("hessian", chunk_size)
     inner = jacrev(func, argnums, has_aux=has_aux)
     forward = jacfwd(inner, argnums, has_aux=has_aux, chunk_size=chunk_size)

@@ -17,7 +17,7 @@ import torch
 from ..batch.repeat import undrawn
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
-from ..core.words import name_of
+from ..core.words import check_function, name_of
 from ..sparsity.csr import Pattern
 from ..sparsity.detect import Detected, NoPatternError, detect
 from .chunks import fit
@@ -99,6 +99,7 @@ def plan(
         >>> p(torch.ones(1000)).layout
         torch.sparse_csr
     """
+    check_function("plan", func, "plan(f, x)")
     check_options("plan", mode, sparsity)
     problem = Problem(func, argnums, args, kwargs, has_aux, "plan")
     return planned(problem, mode, sparsity, memory, chunk_size, verify=verify, progress=progress)

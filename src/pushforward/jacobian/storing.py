@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import ArgumentError
-from ..core.words import name_of
+from ..core.words import check_function, name_of
 from ..sparsity.csr import Pattern
 from ..sparsity.detect import Detected
 from .colouring import Colouring
@@ -53,10 +54,14 @@ def load(
     path: Any, func: Any, args: tuple[Any, ...], argnums: Any, has_aux: bool, kwargs: dict[str, Any]
 ) -> JacobianPlan:
     """Read a plan for a function and an example point."""
-    with np.load(path, allow_pickle=False) as file:
-        data = {name: file[name] for name in file.files}
+    check_function("JacobianPlan.load", func, "JacobianPlan.load(path, f, x)")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in file.files}
+    except (ValueError, AttributeError, zipfile.BadZipFile):  # another kind of file
+        data = {}
     if int(data.get("format", -1)) != FORMAT:
-        msg = f"{path} holds no plan of this version"
+        msg = f"JacobianPlan.load({path}): the file holds no plan of this version"
         raise ArgumentError(msg)
     problem = Problem(func, argnums, args, kwargs, has_aux, "JacobianPlan.load")
     cost = measure(problem)

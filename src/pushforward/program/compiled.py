@@ -17,6 +17,7 @@ from ..core.errors import ArgumentError, SlowFallback
 from ..core.level import THREAD
 from ..core.opaque import opaque
 from ..core.source import warn
+from ..core.words import check_function
 from .backends import check_backend, questions
 from .capture import TooManyQuestions
 from .differentiable import Flat
@@ -59,9 +60,7 @@ def compile(fn: Callable[..., Any], *, backend: str = "auto", dynamic: bool | No
         1
     """
     check_backend(backend)
-    if not callable(fn):
-        msg = f"compile: fn must be callable, but is a {type(fn).__name__}"
-        raise ArgumentError(msg)
+    check_function("compile", fn, "compile(f)(x)", "fn")
     if dynamic not in (None, True, False):
         msg = f"compile({label(fn)}): dynamic is {dynamic!r}; it must be True, False or None"
         raise ArgumentError(msg)

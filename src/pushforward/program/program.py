@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
+from ..core.words import check_function, instead, is_number, kind, short
 from .capture import Origin, Recording, record
 from .cost import Cost, cost
 from .functional import has_writes, without_writes, writes
@@ -114,9 +116,19 @@ class Program:
             msg = f"program {self.name}: it was traced for the structure {tree.words(self.in_spec)}, but was called with {given}"
             raise ArgumentError(msg)
         for given, expected, k in zip(self.arguments, self.examples, self.places, strict=False):
-            if not self.symbolic and leaves[k].shape != expected.shape:
-                shapes = f"was traced with shape {list(expected.shape)}, but is {list(leaves[k].shape)}"
-                msg = f"program {self.name}: {given.path} {shapes}"
+            x = leaves[k]
+            if not isinstance(x, Tensor) or x.dtype != expected.dtype or (not self.symbolic and x.shape != expected.shape):
+                how = f"; {instead(x)}" if is_number(x) else ""
+                msg = f"program {self.name}: {given.path} is {kind(x)}, but the program was traced with {kind(expected)}{how}"
+                raise ArgumentError(msg)
+        tensors = set(self.places)
+        for k, (x, before) in enumerate(zip(leaves, self.in_leaves, strict=True)):
+            if k not in tensors and not same_constant(x, before):
+                path = argument_paths(args, kwargs)[k]
+                msg = (
+                    f"program {self.name}: {path} is {short(x)}, but the program was traced with {short(before)}, which is a constant "
+                    "of it; trace it again, or give a tensor"
+                )
                 raise ArgumentError(msg)
         flat = [leaves[k] for k in self.places] + [i.example for i in self.captured]
         outs = self.module(*flat)
@@ -133,6 +145,17 @@ class Program:
         for k, o in zip(self.out_places, outs, strict=False):
             leaves[k] = o
         return tree.unflatten(leaves, self.out_spec)
+
+
+def same_constant(value: Any, before: Any) -> bool:
+    """Whether an argument that is no tensor is what a program was traced with."""
+    if value is before:
+        return True
+    if isinstance(value, Tensor) or type(value) is not type(before):
+        return False
+    if isinstance(value, np.ndarray):
+        return value.dtype == before.dtype and np.array_equal(value, before, equal_nan=value.dtype.kind in "fc")
+    return bool(value == before) or (value != value and before != before)
 
 
 def trace(fn: Callable[..., Any]) -> Callable[..., Program]:
@@ -156,6 +179,7 @@ def trace(fn: Callable[..., Any]) -> Callable[..., Program]:
         >>> program.cost().peak_bytes <= 64
         True
     """
+    check_function("trace", fn, "trace(f)(x)", "fn")
 
     def traced(*args: Any, **kwargs: Any) -> Program:
         return build(fn, args, kwargs, answers=64)
@@ -174,6 +198,7 @@ def source(fn: Callable[..., Any]) -> Callable[..., str]:
         >>> "add = x + x" in pf.source(pf.grad(lambda x: (x * x).sum()))(torch.ones(3))
         True
     """
+    check_function("source", fn, "source(f)(x)", "fn")
 
     def printed(*args: Any, **kwargs: Any) -> str:
         return build(fn, args, kwargs, answers=64).source()

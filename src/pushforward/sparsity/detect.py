@@ -13,6 +13,7 @@ from ..core import tree
 from ..core.errors import ArgumentError
 from ..core.traced import Traced
 from ..core.words import check_function, name_of, without_derivative
+from ..core.words import kind as describe
 from ..reverse import argument_positions, chosen_paths, differentiable, grad
 from . import families
 from .csr import Pattern
@@ -98,8 +99,12 @@ def detect(
         full[k] = value
     with level, functions_followed(level):
         result = func(*full, **kwargs)
+    returned = tree.leaves(result)
+    if returned and not any(isinstance(o, Tensor) for o in returned):
+        msg = f"{what}({name_of(func)}): the function must return a tensor, but returned {describe(result)}"
+        raise ArgumentError(msg)
     rows = []
-    for o in tree.leaves(result):
+    for o in returned:
         if has_labels(o):
             labels = level.read(o)
             rows.append(np.zeros(o.numel(), dtype=np.int64) if labels is None else labels.reshape(-1))
