@@ -115,18 +115,25 @@ _NO_NUMBERS = (str, bytes, bool, type(None))
 
 def alike(leaves: list[Any], spread: list[Any]) -> bool:
     """Whether each leaf is a real floating-point tensor, with a tangent of its shape, dtype and device."""
-    with NoFunction():
-        return all(
-            [
-                isinstance(p, Tensor)
-                and isinstance(t, Tensor)
-                and p.is_floating_point()
-                and p.shape == t.shape
-                and p.dtype is t.dtype
-                and p.device == t.device
-                for p, t in zip(leaves, spread, strict=True)
-            ]
-        )
+    for p, t in zip(leaves, spread, strict=True):
+        if type(p) is not Tensor or type(t) is not Tensor:
+            with NoFunction():
+                return all([like(p, t) for p, t in zip(leaves, spread, strict=True)])
+        if not like(p, t):
+            return False
+    return True
+
+
+def like(p: Any, t: Any) -> bool:
+    """The same for one leaf."""
+    return (
+        isinstance(p, Tensor)
+        and isinstance(t, Tensor)
+        and p.dtype is t.dtype
+        and p.is_floating_point()
+        and p.shape == t.shape
+        and p.device == t.device
+    )
 
 
 @calls.transform
@@ -344,10 +351,12 @@ def linearized(func: Callable[..., Any], primals: tuple[Any, ...], *, watch: boo
 
     @opaque
     def jvp_fn(*tangents: Any) -> Any:
-        flat = list(spread(head, primals, leaves, spec, tangents))
-        for k in places:
-            if flat[k] is None:
-                flat[k] = zeros_for(leaves[k])
+        flat, t_spec = tree.flat(tangents)
+        if (t_spec is not spec and t_spec != spec) or not alike(leaves, flat):
+            flat = list(spread(head, primals, leaves, spec, tangents))
+            for k in places:
+                if flat[k] is None:
+                    flat[k] = zeros_for(leaves[k])
         if forward is not None:
             return forward[1](*[flat[k] for k in places])
         moved: Any = [None] * len(live)
