@@ -189,11 +189,15 @@ def test_an_encoder_that_looks_at_its_mask():
     torch.testing.assert_close(pf.vmap(lambda s: net(s[None])[0].mean(0))(pf.ragged(data)), want)
 
 
-def test_a_plain_list_is_a_pytree_whatever_its_sizes():
+def test_a_plain_list_of_lanes_is_taken_as_one_and_said():
     lanes = [torch.ones(2, 3), torch.ones(4, 3)]
     torch.testing.assert_close(pf.vmap(lambda a: a[0] + a[1])([torch.ones(2), torch.ones(2)]), torch.full((2,), 2.0))
+    for _ in range(3):
+        with pytest.warns(UserWarning, match=r"args\[0\]: a list .* pf\.ragged") as said:
+            torch.testing.assert_close(pf.vmap(lambda a: a.sum())(lanes), torch.tensor([6.0, 12.0]))
+        assert said[0].filename == __file__
     with pytest.raises(pf.ArgumentError, match=r"args\[0\]\[1\]: shape \[4, 3\].*\n.*\n.*pf\.ragged\(args\[0\]\)"):
-        pf.vmap(lambda a: a.sum())(lanes)
+        pf.vmap(lambda a: a.sum(), in_dims=([0, 0],))(lanes)
     with pytest.raises(pf.ArgumentError, match=r"pf\.ragged\(batch\)"):
         pf.vmap(lambda batch: batch.sum())(batch=lanes)
     torch.testing.assert_close(pf.vmap(lambda a: a.sum())(pf.ragged(lanes)), torch.tensor([6.0, 12.0]))

@@ -258,6 +258,22 @@ def contains_ragged(value: Any) -> bool:
     return is_ragged(value)
 
 
+def lists_as_ragged(args: Any, in_dims: Any) -> tuple[Any, list[str]]:
+    """The arguments with each list of tensors of different sizes as a ragged batch, and which these are.
+
+    Only asked where the sizes of the mapped dimensions do not fit: such a list has no other meaning.
+    """
+    dims = in_dims if isinstance(in_dims, (tuple, list)) and len(in_dims) == len(args) else [in_dims] * len(args)
+    made, found = [], []
+    for k, (a, d) in enumerate(zip(args, dims, strict=True)):
+        lanes = type(a) is list and d == 0 and len(a) > 1 and all(isinstance(x, Tensor) and x.dim() for x in a)
+        lanes = lanes and len({x.shape[0] for x in a}) > 1
+        made.append(Rows(a, a) if lanes else a)
+        if lanes:
+            found.append(f"args[{k}]")
+    return tuple(made), found
+
+
 def padded(func: Any, leaves: list[Any], spec: Any, dims: list[Any]) -> tuple[list[Any], Any, list[Any]]:
     """Ragged leaves filled up to the largest sizes; the function is given `mask` if it has such a parameter.
 

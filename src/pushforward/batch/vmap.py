@@ -14,6 +14,7 @@ from ..core.fresh import stopped
 from ..core.journal import attempt
 from ..core.level import THREAD, user_stopped_gradient
 from ..core.opaque import opaque
+from ..core.source import warn
 from ..core.traced import NO_PLAN, NeedsGraph
 from ..core.words import MOST, check_function, instead, is_number, kind, name_of, short
 from ..ops import families as _families  # noqa: F401  (fills the table)
@@ -24,7 +25,7 @@ from . import fast_index as _fast_index  # noqa: F401  (registers views)
 from . import fast_layers as _fast_layers  # noqa: F401  (registers more of them)
 from . import fast_products as _fast_products  # noqa: F401  (registers products)
 from . import fast_recurrent as _fast_recurrent  # noqa: F401  (registers recurrent networks)
-from .ragged import Rows, padded, with_ragged
+from .ragged import Rows, lists_as_ragged, padded, with_ragged
 from .seeds import check_seed
 from .work import Settings, describe, run
 
@@ -191,7 +192,19 @@ def read_inputs(func: Any, in_dims: Any, args: Any, kwargs: Any, policy: str) ->
     if any(type(a) is not Tensor or a.is_nested for a in args) or kwargs:
         args, kwargs = with_ragged(args, kwargs)
     leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
-    size = batch_size(func, in_dims, args, kwargs, leaves, dims)
+    try:
+        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
+    except ArgumentError:
+        args, found = lists_as_ragged(args, in_dims)
+        if not found:
+            raise
+        leaves, spec, dims = flat_inputs(func, in_dims, args, kwargs)
+        size = batch_size(func, in_dims, args, kwargs, leaves, dims)
+        text = (
+            f"vmap({name_of(func)}): {' and '.join(found)}: a list of tensors of different sizes is taken as the lanes of one batch, "
+            "where of one size each tensor would be mapped by itself; say pf.ragged(...) for lanes"
+        )
+        warn(text, UserWarning)
     if policy == "pad" and any(type(leaf) is Rows for leaf in leaves):
         leaves, spec, dims = padded(func, leaves, spec, dims)
     return leaves, spec, dims, size
